@@ -1,0 +1,55 @@
+// What outsiders may watch: metrics in prod, checkers in sim. Every method has an empty default and must not call back.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "flow/time.h"
+#include "net/messages.h"
+
+namespace weightlane::ros {
+
+struct HandleName {
+  std::string_view model;
+  std::string_view replica;
+  ShardIndex shard;
+};
+
+class HandleObserver {
+ public:
+  virtual ~HandleObserver() = default;
+
+  // A group call began and ended on this shard. ok: `content` is what it resolved to (id 0: nothing).
+  virtual void on_call_started(HandleName, CallNumber, net::CallKind) {}
+  virtual void on_call_ended(HandleName, CallNumber, net::CallKind, bool ok, ErrorCode, net::Content, Nanos elapsed) {}
+  // The control block: `stamp` 0 means that the memory is handed back.
+  virtual void on_stamp(HandleName, Stamp, net::Content) {}
+  // Bytes [0, proven) of the stream are sealed under `stamp`.
+  virtual void on_proven(HandleName, Stamp, net::Content, uint64_t proven) {}
+  virtual void on_source_connected(HandleName, AssignmentId, std::string_view transport) {}
+  virtual void on_bytes_read(HandleName, uint64_t bytes, std::string_view transport) {}
+  // Sealing failed: what was read since the last seal is thrown away.
+  virtual void on_seal_failed(HandleName, AssignmentId) {}
+  virtual void on_source_failed(HandleName, AssignmentId, std::string_view reason) {}
+  virtual void on_fenced(HandleName) {}                       // readers were cut off at the drain deadline
+  virtual void on_registered_bytes(HandleName, uint64_t bytes) {}  // now; 0 after unregister
+  virtual void on_server_lost(HandleName) {}
+};
+
+class Directory;
+
+class ServerObserver {
+ public:
+  virtual ~ServerObserver() = default;
+  // After every request and every timer, when the state is consistent.
+  virtual void on_applied(const Directory&, Nanos /*now*/) {}
+  virtual void on_visible(std::string_view /*model*/, std::string_view /*replica*/, net::Content) {}
+  virtual void on_hidden(std::string_view /*model*/, std::string_view /*replica*/, net::Content) {}
+  virtual void on_assigned(std::string_view /*reader*/, std::string_view /*source*/, ShardIndex, net::Content) {}
+  virtual void on_decided(std::string_view /*model*/, std::string_view /*replica*/, CallNumber, net::CallKind, bool /*ok*/,
+                          ErrorCode, net::Content) {}
+  virtual void on_evicted(std::string_view /*model*/, std::string_view /*replica*/, ShardIndex) {}
+  virtual void on_request(size_t /*kind: index in RequestBody*/, bool /*repeated*/) {}
+};
+
+}  // namespace weightlane::ros
