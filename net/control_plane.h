@@ -1,12 +1,14 @@
 // ControlPlane: how workers talk to the reference server.
 //
-// Implemented by sim/ (simulated network) and prod/ (Cap'n Proto RPC). A call has three ends and callers handle all of
-// them: a response, an error that says the request was not executed, or *outcome unknown* (the connection broke, or the
-// deadline passed: it may or may not have been executed).
+// Implemented by sim/ (simulated network) and prod/ (Cap'n Proto RPC). A call has three ends and
+// callers handle all of them: a response, an error that says the request was not executed, or
+// *outcome unknown* (the connection broke, or the deadline passed: it may or may not have been
+// executed).
 //
-// What an implementation promises: requests of one connection arrive in the order of calling, each at most once; requests
-// of different connections are not ordered; a broken connection stays broken; what was sent on a connection may still
-// arrive after the caller saw it break. Every call ends by its deadline.
+// What an implementation promises: requests of one connection arrive in the order of calling, each
+// at most once; requests of different connections are not ordered; a broken connection stays
+// broken; what was sent on a connection may still arrive after the caller saw it break. Every call
+// ends by its deadline.
 #pragma once
 
 #include <functional>
@@ -51,8 +53,10 @@ class Serving {
 class ControlPlane {
  public:
   virtual ~ControlPlane() = default;
-  // Addresses: "host:port", "[::1]:port", "unix:/path". kInvalidArgument for others, kUnreachable by the deadline.
-  virtual flow::Task<Result<std::unique_ptr<Connection>>> connect(std::string address, Nanos deadline) = 0;
+  // Addresses: "host:port", "[::1]:port", "unix:/path". kInvalidArgument for others, kUnreachable
+  // by the deadline.
+  virtual flow::Task<Result<std::unique_ptr<Connection>>> connect(std::string address,
+                                                                  Nanos deadline) = 0;
   // `handler` outlives the Serving. kInvalidArgument, kResourceExhausted ("port 7000 is in use").
   virtual Result<std::unique_ptr<Serving>> serve(std::string address, RequestHandler* handler) = 0;
 };

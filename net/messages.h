@@ -1,9 +1,11 @@
-// Every message between a shard handle and the reference server, and the two that a reader and a source exchange when a
-// queue pair is connected. Plain values; net/weightlane.capnp is their form on the wire, net/codec.h converts.
+// Every message between a shard handle and the reference server, and the two that a reader and a
+// source exchange when a queue pair is connected. Plain values; net/weightlane.capnp is their form
+// on the wire, net/codec.h converts.
 //
-// All requests are short and idempotent by state: the server answers at once, except Poll, which it holds until there is an
-// event for that client or `hold` has passed. Poll is the heartbeat as well. Decisions, assignments and the like reach a
-// client only as events of its Poll, numbered per incarnation and repeated until acknowledged.
+// All requests are short and idempotent by state: the server answers at once, except Poll, which it
+// holds until there is an event for that client or `hold` has passed. Poll is the heartbeat as
+// well. Decisions, assignments and the like reach a client only as events of its Poll, numbered per
+// incarnation and repeated until acknowledged.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +28,8 @@ struct Content {
   bool operator==(const Content&) const = default;
 };
 
-// What a shard's registered tensors look like; equal digests mean equal name, dtype, shape and order.
+// What a shard's registered tensors look like; equal digests mean equal name, dtype, shape and
+// order.
 struct LayoutSummary {
   uint64_t digest_high = 0;
   uint64_t digest_low = 0;
@@ -38,8 +41,8 @@ struct LayoutSummary {
 enum class VersionKind : uint8_t { kExact, kLatest };
 struct VersionSpec {
   VersionKind kind = VersionKind::kLatest;
-  VersionId exact;       // kExact
-  uint32_t back = 0;     // kLatest: 0 = latest, k = latest-k
+  VersionId exact;    // kExact
+  uint32_t back = 0;  // kLatest: 0 = latest, k = latest-k
   bool operator==(const VersionSpec&) const = default;
 };
 std::string to_string(const VersionSpec& spec);  // "7", "latest", "latest-2"
@@ -48,8 +51,9 @@ std::string to_string(const VersionSpec& spec);  // "7", "latest", "latest-2"
 
 struct RequestHeader {
   Incarnation incarnation;  // 0: no handle (List)
-  uint64_t session = 0;     // grows with every new connection of this incarnation; older sessions are not served
-  uint64_t sequence = 0;    // grows with every new request; a retry keeps its number
+  uint64_t session =
+      0;  // grows with every new connection of this incarnation; older sessions are not served
+  uint64_t sequence = 0;  // grows with every new request; a retry keeps its number
   bool operator==(const RequestHeader&) const = default;
 };
 
@@ -70,9 +74,9 @@ const char* call_kind_name(CallKind kind);
 struct GroupCallRequest {
   CallNumber number;
   CallKind kind = CallKind::kPublish;
-  VersionSpec version;    // kPublish: exact. kReplicate, kUpdate: what is wanted
-  Nanos timeout;          // span; kReplicate, kUpdate: how long the group may take as a whole
-  LayoutSummary layout;   // kPublish, kReplicate, kUpdate
+  VersionSpec version;   // kPublish: exact. kReplicate, kUpdate: what is wanted
+  Nanos timeout;         // span; kReplicate, kUpdate: how long the group may take as a whole
+  LayoutSummary layout;  // kPublish, kReplicate, kUpdate
   bool operator==(const GroupCallRequest&) const = default;
 };
 
@@ -90,7 +94,8 @@ enum class ReleaseKind : uint8_t {
   kFailed,       // stopped because of the source or the path; the queue pair is destroyed
   kPoisoned,     // stopped, but the queue pair could not be destroyed: this shard's memory is lost
 };
-// The reader's `done(assignment, sealed)`: after it no READ of that assignment can be executed any more.
+// The reader's `done(assignment, sealed)`: after it no READ of that assignment can be executed any
+// more.
 struct ReleaseRequest {
   AssignmentId assignment;
   ReleaseKind kind = ReleaseKind::kAbandoned;
@@ -99,7 +104,8 @@ struct ReleaseRequest {
   bool operator==(const ReleaseRequest&) const = default;
 };
 
-// A call was given up on this side without knowing its outcome, or local data was lost: poisons the replica's next call.
+// A call was given up on this side without knowing its outcome, or local data was lost: poisons the
+// replica's next call.
 struct AbortRequest {
   CallNumber number;
   ErrorCode code = ErrorCode::kTimeout;
@@ -107,7 +113,8 @@ struct AbortRequest {
   bool operator==(const AbortRequest&) const = default;
 };
 
-// The handle goes. Its memory is already handed back: its stamp is 0 and its queue pairs are destroyed.
+// The handle goes. Its memory is already handed back: its stamp is 0 and its queue pairs are
+// destroyed.
 struct CloseRequest {
   bool operator==(const CloseRequest&) const = default;
 };
@@ -117,8 +124,8 @@ struct ListRequest {
   bool operator==(const ListRequest&) const = default;
 };
 
-using RequestBody = std::variant<OpenRequest, GroupCallRequest, PollRequest, ReleaseRequest, AbortRequest, CloseRequest,
-                                 ListRequest>;
+using RequestBody = std::variant<OpenRequest, GroupCallRequest, PollRequest, ReleaseRequest,
+                                 AbortRequest, CloseRequest, ListRequest>;
 struct Request {
   RequestHeader header;
   RequestBody body;
@@ -132,11 +139,13 @@ struct SourceDescription {
   Incarnation incarnation;  // verified at connect
   std::string endpoint;
   std::string node;
-  bool complete = false;    // false: still receiving itself, its `proven` grows
+  bool complete = false;  // false: still receiving itself, its `proven` grows
   bool operator==(const SourceDescription&) const = default;
 };
 
-// Read your shard of `content` from `source`. The answer is a Release, whatever happens.
+// Read your shard of `content` from `source`. The answer is a Release, whatever happens. For an
+// update it is the decision too: the old version is hidden, and its memory is to be taken back
+// (drain, stamp 0) before the first READ is posted.
 struct AssignedEvent {
   CallNumber number;
   AssignmentId assignment;
@@ -145,43 +154,40 @@ struct AssignedEvent {
   bool operator==(const AssignedEvent&) const = default;
 };
 
-// Your readers have left (kUnpublish, kUpdate, a failed kReplicate): memory may change once your stamp is 0.
+// The publication that call `number` (publish, replicate or update) began is hidden and this
+// shard's readers have left: memory may change once your stamp is 0. Once per publication; it may
+// come before the shard asks for its memory.
 struct DrainedEvent {
   CallNumber number;
   bool operator==(const DrainedEvent&) const = default;
-};
-
-// kUpdate: the new version is `content` and its source is reserved: stop serving the old one. Assigned comes after the drain.
-struct HandOverEvent {
-  CallNumber number;
-  Content content;
-  bool operator==(const HandOverEvent&) const = default;
 };
 
 // The n-th call has come to its end, the same for every shard.
 struct DecidedEvent {
   CallNumber number;
   bool ok = false;
-  Content content;                                 // ok: what is held now; id 0: nothing new (kUpdate), or nothing (kUnpublish)
-  ErrorCode code = ErrorCode::kInvalidArgument;    // not ok
+  Content content;  // ok: what is held now; id 0: nothing new (kUpdate), or nothing (kUnpublish)
+  ErrorCode code = ErrorCode::kInvalidArgument;  // not ok
   std::string message;
   bool operator==(const DecidedEvent&) const = default;
 };
 
-// The source wants its memory back. Not begun: release as kNeverOpened, another assignment follows. Begun: go on.
+// The source wants its memory back. Not begun: release as kNeverOpened, another assignment follows.
+// Begun: go on.
 struct YieldEvent {
   AssignmentId assignment;
   bool operator==(const YieldEvent&) const = default;
 };
 
-// The source failed or is gone: stop, release as kAbandoned; another assignment or the decision follows.
+// The source failed or is gone: stop, release as kAbandoned; another assignment or the decision
+// follows.
 struct AbandonEvent {
   AssignmentId assignment;
   std::string reason;
   bool operator==(const AbandonEvent&) const = default;
 };
 
-using EventBody = std::variant<AssignedEvent, DrainedEvent, HandOverEvent, DecidedEvent, YieldEvent, AbandonEvent>;
+using EventBody = std::variant<AssignedEvent, DrainedEvent, DecidedEvent, YieldEvent, AbandonEvent>;
 struct Event {
   uint64_t number = 0;  // per incarnation, from 1, without gaps
   EventBody body;
@@ -197,15 +203,15 @@ struct Failure {
   FailureKind kind = FailureKind::kError;
   ErrorCode code = ErrorCode::kInvalidArgument;
   std::string message;
-  Nanos heard_ago;            // kAlreadyOpen: since the holder was last heard
-  Incarnation holder;         // kAlreadyOpen: who it is
+  Nanos heard_ago;     // kAlreadyOpen: since the holder was last heard
+  Incarnation holder;  // kAlreadyOpen: who it is
   bool operator==(const Failure&) const = default;
 };
 struct OpenedResponse {
-  CallNumber next_call;   // the number of this handle's first call
-  Nanos heartbeat;        // poll at least this often
-  Nanos lease;            // not heard for this long: evicted
-  Nanos drain;            // how long a source waits for its readers
+  CallNumber next_call;  // the number of this handle's first call
+  Nanos heartbeat;       // poll at least this often
+  Nanos lease;           // not heard for this long: evicted
+  Nanos drain;           // how long a source waits for its readers
   bool operator==(const OpenedResponse&) const = default;
 };
 struct AcceptedResponse {
@@ -223,9 +229,9 @@ struct ListedReplica {
   Content content;
   ReplicaState state = ReplicaState::kPublishing;
   uint32_t num_shards = 0;
-  uint64_t bytes = 0;             // of all shards
-  uint64_t sealed_bytes = 0;      // kReceiving: reported so far
-  std::string source;             // kReceiving: from whom
+  uint64_t bytes = 0;         // of all shards
+  uint64_t sealed_bytes = 0;  // kReceiving: reported so far
+  std::string source;         // kReceiving: from whom
   bool operator==(const ListedReplica&) const = default;
 };
 struct ListResponse {
@@ -233,7 +239,8 @@ struct ListResponse {
   uint64_t open_shards = 0;
   bool operator==(const ListResponse&) const = default;
 };
-using ResponseBody = std::variant<Failure, OpenedResponse, AcceptedResponse, EventsResponse, ListResponse>;
+using ResponseBody =
+    std::variant<Failure, OpenedResponse, AcceptedResponse, EventsResponse, ListResponse>;
 struct Response {
   BootId server;
   ResponseBody body;
@@ -243,26 +250,27 @@ struct Response {
 // ---------------------------------------------------------------- reader <-> source, at connect
 
 struct HelloMessage {
-  Incarnation source;        // whom the reader means; another one refuses
+  Incarnation source;  // whom the reader means; another one refuses
   AssignmentId assignment;
   Content content;
   LayoutSummary layout;
-  std::string reader;        // "model/replica/shard", for people
+  std::string reader;  // "model/replica/shard", for people
   bool operator==(const HelloMessage&) const = default;
 };
 
 struct TensorPlace {
-  uint32_t region = 0;   // index into WelcomeMessage::regions
-  uint64_t offset = 0;   // bytes
+  uint32_t region = 0;  // index into WelcomeMessage::regions
+  uint64_t offset = 0;  // bytes
   bool operator==(const TensorPlace&) const = default;
 };
 struct WelcomeMessage {
-  Stamp stamp;                        // of `content`, at the moment of accepting: the CPU's half of the seal
-  RemoteRegion control;               // word 0: stamp, word 1: proven bytes
-  RemoteRegion digests;               // length 0: no checksums. word 0: the stamp once ready, then one word per slice
-  uint64_t slice_bytes = 0;           // how the source cuts the stream for its digests
+  Stamp stamp;           // of `content`, at the moment of accepting: the CPU's half of the seal
+  RemoteRegion control;  // word 0: stamp, word 1: proven bytes
+  RemoteRegion
+      digests;  // length 0: no checksums. word 0: the stamp once ready, then one word per slice
+  uint64_t slice_bytes = 0;  // how the source cuts the stream for its digests
   std::vector<RemoteRegion> regions;
-  std::vector<TensorPlace> tensors;   // in canonical order
+  std::vector<TensorPlace> tensors;  // in canonical order
   bool operator==(const WelcomeMessage&) const = default;
 };
 

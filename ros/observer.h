@@ -1,9 +1,11 @@
-// What outsiders may watch: metrics in prod, checkers in sim. Every method has an empty default and must not call back.
+// What outsiders may watch: metrics in prod, checkers in sim. Every method has an empty default and
+// must not call back.
 #pragma once
 
 #include <cstdint>
 #include <string_view>
 
+#include "flow/runtime.h"
 #include "flow/time.h"
 #include "net/messages.h"
 
@@ -19,9 +21,11 @@ class HandleObserver {
  public:
   virtual ~HandleObserver() = default;
 
-  // A group call began and ended on this shard. ok: `content` is what it resolved to (id 0: nothing).
+  // A group call began and ended on this shard. ok: `content` is what it resolved to (id 0:
+  // nothing).
   virtual void on_call_started(HandleName, CallNumber, net::CallKind) {}
-  virtual void on_call_ended(HandleName, CallNumber, net::CallKind, bool ok, ErrorCode, net::Content, Nanos elapsed) {}
+  virtual void on_call_ended(HandleName, CallNumber, net::CallKind, bool ok, ErrorCode,
+                             net::Content, Nanos elapsed) {}
   // The control block: `stamp` 0 means that the memory is handed back.
   virtual void on_stamp(HandleName, Stamp, net::Content) {}
   // Bytes [0, proven) of the stream are sealed under `stamp`.
@@ -31,7 +35,7 @@ class HandleObserver {
   // Sealing failed: what was read since the last seal is thrown away.
   virtual void on_seal_failed(HandleName, AssignmentId) {}
   virtual void on_source_failed(HandleName, AssignmentId, std::string_view reason) {}
-  virtual void on_fenced(HandleName) {}                       // readers were cut off at the drain deadline
+  virtual void on_fenced(HandleName) {}  // readers were cut off at the drain deadline
   virtual void on_registered_bytes(HandleName, uint64_t bytes) {}  // now; 0 after unregister
   virtual void on_server_lost(HandleName) {}
 };
@@ -45,11 +49,14 @@ class ServerObserver {
   virtual void on_applied(const Directory&, Nanos /*now*/) {}
   virtual void on_visible(std::string_view /*model*/, std::string_view /*replica*/, net::Content) {}
   virtual void on_hidden(std::string_view /*model*/, std::string_view /*replica*/, net::Content) {}
-  virtual void on_assigned(std::string_view /*reader*/, std::string_view /*source*/, ShardIndex, net::Content) {}
-  virtual void on_decided(std::string_view /*model*/, std::string_view /*replica*/, CallNumber, net::CallKind, bool /*ok*/,
-                          ErrorCode, net::Content) {}
+  virtual void on_assigned(std::string_view /*reader*/, std::string_view /*source*/, ShardIndex,
+                           net::Content) {}
+  virtual void on_decided(std::string_view /*model*/, std::string_view /*replica*/, CallNumber,
+                          net::CallKind, bool /*ok*/, ErrorCode, net::Content) {}
   virtual void on_evicted(std::string_view /*model*/, std::string_view /*replica*/, ShardIndex) {}
-  virtual void on_request(size_t /*kind: index in RequestBody*/, bool /*repeated*/) {}
+  // A request of a known client was applied. `repeated`: its sequence number had been seen before.
+  virtual void on_request(const net::Request&, bool /*repeated*/) {}
+  virtual void on_probe(const flow::ProbePoint&) {}
 };
 
 }  // namespace weightlane::ros

@@ -13,24 +13,28 @@ struct ServerOptions {
   Nanos lease = seconds(10);           // not heard for so long: evicted
   Nanos drain = seconds(30);           // how long a source waits for its readers before it fences
   Nanos missing_member = seconds(60);  // a shard that never makes the call its group is in
-  Nanos retry_same_source = millis(500);  // before a failed source is tried again when there is no other
-  bool pipelining = true;              // false: partial replicas never serve, sources serve any number at once
+  Nanos retry_same_source =
+      millis(500);         // before a failed source is tried again when there is no other
+  bool pipelining = true;  // false: partial replicas never serve, sources serve any number at once
 };
 
 // A shard handle's.
 struct HandleOptions {
-  Nanos connect = seconds(5);        // data plane connect; one attempt at a server
-  Nanos stall = seconds(2);          // no progress though the source has more
-  Nanos quarantine = seconds(20);    // for a queue pair to be drained and destroyed; then the destination is poisoned
-  Nanos rpc_retry_first = millis(50);   // doubling
+  Nanos connect = seconds(5);  // data plane connect; one attempt at a server
+  Nanos stall = seconds(2);    // no progress though the source has more
+  Nanos quarantine = seconds(
+      20);  // for a queue pair to be drained and destroyed; then the destination is poisoned
+  Nanos rpc_retry_first = millis(50);  // doubling
   Nanos rpc_retry_max = seconds(1);
-  Nanos rpc_attempt = seconds(3);    // one request, beyond the time a Poll may be held
-  Nanos server_lost = seconds(15);   // no answer from the server for so long: ServerLost
-  Nanos progress_poll = micros(200); // first pause between looks at a source that has nothing new, doubling
+  Nanos rpc_attempt = seconds(3);   // one request, beyond the time a Poll may be held
+  Nanos server_lost = seconds(15);  // no answer from the server for so long: ServerLost
+  Nanos progress_poll =
+      micros(200);  // first pause between looks at a source that has nothing new, doubling
   Nanos progress_poll_max = millis(20);
-  uint64_t slice_bytes = 4ull << 20;    // how the stream is cut: one READ, one checksum. The same on both sides
+  uint64_t slice_bytes =
+      4ull << 20;  // how the stream is cut: one READ, one checksum. The same on both sides
   uint64_t window_bytes = 64ull << 20;  // READs in flight
-  bool checksums = false;            // end to end, per slice; publisher and reader need it
+  bool checksums = false;               // end to end, per slice; publisher and reader need it
 };
 
 }  // namespace weightlane::ros

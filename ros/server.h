@@ -1,5 +1,5 @@
-// Server: the reference server as a running thing. A thin shell that carries messages and timers to the Directory, which
-// decides. It holds soft state only and never sees a weight.
+// Server: the reference server as a running thing. A thin shell that carries messages and timers to
+// the Directory, which decides. It holds soft state only and never sees a weight.
 #pragma once
 
 #include <memory>
@@ -16,9 +16,11 @@ class ServerCore;
 
 class Server {
  public:
-  // Serves until destroyed. `runtime`, `control` and `observer` (may be null) outlive it. Errors are serve()'s.
-  static Result<std::unique_ptr<Server>> start(flow::Runtime* runtime, net::ControlPlane* control, std::string address,
-                                               ServerOptions options, ServerObserver* observer);
+  // Serves until destroyed. `runtime`, `control` and `observer` (may be null) outlive it. Errors
+  // are serve()'s.
+  static Result<std::unique_ptr<Server>> start(flow::Runtime* runtime, net::ControlPlane* control,
+                                               std::string address, ServerOptions options,
+                                               ServerObserver* observer);
   ~Server();
 
   std::string address() const;

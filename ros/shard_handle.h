@@ -1,18 +1,21 @@
 // ShardHandle: one worker's part of one replica of a model. The face of the protocol inside flow.
 //
-// States: open -> registered -> published(v) | receiving(v) -> published(v) | holds nothing | poisoned -> closed. A call that
-// the state does not allow answers kWrongState and says which state it is in; nothing was changed.
+// States: open -> registered -> published(v) | receiving(v) -> published(v) | holds nothing |
+// poisoned -> closed. A call that the state does not allow answers kWrongState and says which state
+// it is in; nothing was changed.
 //
-// The handle owns its transfers, its heartbeat and its memory registrations. Dropping the task of a call only detaches the
-// caller: the call goes on, and the next call waits for it. Memory comes back through an awaited call only: when unpublish,
-// close, unregister, or a failed replicate or update has returned, no READ executed afterwards is ever accepted (P2).
+// The handle owns its transfers, its heartbeat and its memory registrations. Dropping the task of a
+// call only detaches the caller: the call goes on, and the next call waits for it. Memory comes
+// back through an awaited call only: when unpublish, close, unregister, or a failed replicate or
+// update has returned, no READ executed afterwards is ever accepted (P2).
 //
-// Calls of one handle are made one at a time. publish, unpublish, replicate and update are numbered: the n-th of every shard
-// of a replica is one decision (P3).
+// Calls of one handle are made one at a time. publish, unpublish, replicate and update are
+// numbered: the n-th of every shard of a replica is one decision (P3).
 //
 // How much a caller should do after an error:
-//   kTimeout, kVersionUnavailable, kReplicaLost, kCallMismatch, kCorrupt   the shard holds nothing; call again when you like
-//   kServerLost, kDestinationPoisoned, kSuperseded                          poisoned: only close() is left; then open again
+//   kTimeout, kVersionUnavailable, kReplicaLost, kCallMismatch, kCorrupt   the shard holds nothing;
+//   call again when you like kServerLost, kDestinationPoisoned, kSuperseded poisoned: only close()
+//   is left; then open again
 #pragma once
 
 #include <memory>
@@ -30,7 +33,8 @@
 
 namespace weightlane::ros {
 
-// One tensor: contiguous, not owned. Two shards have equal layouts when name, dtype, shape and order agree.
+// One tensor: contiguous, not owned. Two shards have equal layouts when name, dtype, shape and
+// order agree.
 struct TensorSpec {
   std::string name;
   std::string dtype;            // as the framework spells it: "F32", "BF16"
@@ -65,36 +69,46 @@ struct Progress {
   uint64_t total_bytes = 0;
   std::string source;     // "replica (transport)"; empty: waiting for a source
   uint64_t reroutes = 0;  // of the call under way or the last one
-  Nanos stalled{0};       // time that the last replicate or update kept the worker's memory from being used
+  Nanos stalled{
+      0};  // time that the last replicate or update kept the worker's memory from being used
 };
 
 class HandleCore;
 
 class ShardHandle {
  public:
-  // Errors: kInvalidArgument (index out of range, other num_shards than the replica's), kAlreadyOpen (a live process has this
-  // shard: known within three heartbeats; a dead one's is free after its lease), kServerLost. Ends by `deadline`.
-  static flow::Task<Result<std::unique_ptr<ShardHandle>>> open(Environment environment, OpenOptions options,
-                                                               Nanos deadline);
-  // A handle that was not closed is cut off: its tasks are cancelled and its queue pairs destroyed without waiting.
+  // Errors: kInvalidArgument (index out of range, other num_shards than the replica's),
+  // kAlreadyOpen (a live process has this shard: known within three heartbeats; a dead one's is
+  // free after its lease), kServerLost. Ends by `deadline`.
+  static flow::Task<Result<std::unique_ptr<ShardHandle>>> open(Environment environment,
+                                                               OpenOptions options, Nanos deadline);
+  // A handle that was not closed is cut off: its tasks are cancelled and its queue pairs destroyed
+  // without waiting.
   ~ShardHandle();
 
-  // State open. Registers the tensors' memory (adjacent ranges as one). Errors: kInvalidArgument (two tensors of one name,
-  // overlapping memory), kResourceExhausted (memory that cannot be registered). The layout's order is the given one.
+  // State open. Registers the tensors' memory (adjacent ranges as one). Errors: kInvalidArgument
+  // (two tensors of one name, overlapping memory), kResourceExhausted (memory that cannot be
+  // registered). The layout's order is the given one.
   flow::Task<Result<Done>> register_tensors(std::vector<TensorSpec> tensors);
-  // State registered, published: unpublishes first. When it returns no memory of the shard is registered.
+  // State registered, published: unpublishes first. When it returns no memory of the shard is
+  // registered.
   flow::Task<Result<Done>> unregister_tensors();
 
-  // Promises that the tensors do not change until unpublish returns. Returns when the server has this shard; the version
-  // shows when all shards have come. The caller's writes must be complete, GPU work synchronised.
+  // Promises that the tensors do not change until unpublish returns. Returns when the server has
+  // this shard; the version shows when all shards have come. The caller's writes must be complete,
+  // GPU work synchronised.
   flow::Task<Result<Done>> publish(VersionId version);
-  // Returns ok or an error only when the memory is the caller's again, within the drain time (30 s) and a little more.
+  // Returns ok or an error only when the memory is the caller's again, within the drain time (30 s)
+  // and a little more.
   flow::Task<Result<Done>> unpublish();
-  // Into the registered tensors. The worker becomes a replica that serves others, already while it receives.
+  // Into the registered tensors. The worker becomes a replica that serves others, already while it
+  // receives.
   flow::Task<Result<VersionId>> replicate(net::VersionSpec version, Nanos timeout);
-  // One atomic step: is there a newer version than the one held? Then unpublish and replicate it; else nothing.
+  // One atomic step: is there a newer version than the one held? Then unpublish and replicate it;
+  // else nothing.
   flow::Task<Result<std::optional<VersionId>>> update(net::VersionSpec version, Nanos timeout);
-  // Hands the memory back and leaves. Never fails to give the memory back except with kDestinationPoisoned.
+  // Hands the memory back and leaves. Never fails to give the memory back except with
+  // kDestinationPoisoned.
   flow::Task<Result<Done>> close();
 
   HandleState state() const;
@@ -108,7 +122,7 @@ class ShardHandle {
 };
 
 // What is published, as the server sees it. Needs no handle. `model` empty: all models.
-flow::Task<Result<net::ListResponse>> list_replicas(Environment environment, std::string server, std::string model,
-                                                    Nanos deadline);
+flow::Task<Result<net::ListResponse>> list_replicas(Environment environment, std::string server,
+                                                    std::string model, Nanos deadline);
 
 }  // namespace weightlane::ros
