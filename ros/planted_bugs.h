@@ -1,0 +1,53 @@
+// Planted bugs: mistakes in the protocol, one at a time, to see that the campaign finds them.
+//
+//     if (WL_BUG(kSkipSeal)) return true;  // next to the line it spoils
+//
+// In what ships WL_BUG(x) is the word false: the name of the bug is never seen by the compiler, the
+// branch is gone before code is generated, and no object has a trace of it (a test looks). A second
+// build of the same sources, with WEIGHTLANE_PLANTED_BUGS defined, is linked into
+// weightlane-sim-bugs alone. There one bug at a time is switched on; none is on by default, and
+// then that binary behaves as the one that ships.
+//
+// Use it in .cc files only: the simulator is compiled once and linked with either build.
+#pragma once
+
+#ifdef WEIGHTLANE_PLANTED_BUGS
+
+#include <cstdint>
+
+namespace weightlane::ros {
+
+// sim/bugs.cc has a line of description for each.
+enum class PlantedBug : uint8_t {
+  kNone,
+  kSkipSeal,            // data is accepted without looking at the stamp again
+  kIgnoreStamp,         // the block is read again, the stamp not compared
+  kProvenEarly,         // one's own `proven` advances before the READs completed
+  kStampKept,           // memory is handed back with the stamp still valid
+  kNoDrain,             // unpublish neither drains nor fences
+  kSuccessUnsealed,     // success is decided when the first shard is sealed
+  kPartialComplete,     // a replica that still receives counts as a copy
+  kVisibleEarly,        // a version shows when its first shard is published
+  kReuseBeforeDestroy,  // READs are posted into a destination before the old queue pair is
+                        // destroyed
+  kResumeOther,         // a re-routed reader keeps its prefix though the content is another
+  kTwoReaders,          // a source is given to two readers at once
+  kCycle,               // a partial replica may be fed by what it feeds
+  kRepeatedApplied,     // a request that comes twice is applied twice
+  kStaleSession,        // a connection that a newer one replaced is still served
+  kPerShardDecision,    // `latest` is resolved by each shard for itself
+  kEvictionSilent,      // readers of an evicted source are not re-routed
+  kNoStall,             // a stalled transfer is never noticed
+};
+
+inline PlantedBug planted_bug = PlantedBug::kNone;
+
+}  // namespace weightlane::ros
+
+#define WL_BUG(bug) (::weightlane::ros::planted_bug == ::weightlane::ros::PlantedBug::bug)
+
+#else
+
+#define WL_BUG(bug) false
+
+#endif
