@@ -1,0 +1,133 @@
+// The world's one queue of times, keyed (time, sequence), and its list of ready coroutines.
+//
+// TimerQueue is a 4-ary heap over intrusive nodes: arming and disarming allocate nothing. Each
+// entry carries the host whose process it belongs to, so that a paused host's timers and messages
+// can be parked and put back in their order; what belongs to no process (the network, the hardware)
+// is the world's.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "flow/assert.h"
+#include "flow/runtime.h"
+#include "sim/choices.h"
+
+namespace weightlane::sim {
+
+class TimerQueue {
+ public:
+  struct Entry {
+    int64_t at = 0;
+    uint64_t key = 0;  // sequence << kHostBits | host: ties go by order of arming
+    flow::TimerNode* node = nullptr;
+
+    bool before(const Entry& other) const {
+      return at != other.at ? at < other.at : key < other.key;
+    }
+    HostId host() const { return {static_cast<uint32_t>(key & (kHostLimit - 1))}; }
+    uint64_t sequence() const { return key >> kHostBits; }
+  };
+  static constexpr uint32_t kHostBits = 8;
+  static constexpr uint32_t kHostLimit = 1u << kHostBits;
+  static constexpr uint32_t kParked = 1u << 31;  // in a node's slot: parked_timers_ of its host
+
+  bool empty() const { return heap_.empty(); }
+  size_t size() const { return heap_.size(); }
+  const Entry& top() const { return heap_.front(); }
+  void arm(flow::TimerNode& node, HostId host, int64_t at) {
+    WL_ASSERT(!node.linked);
+    push({at, next_sequence_++ << kHostBits | host.value, &node});
+  }
+  // With the key it had before: what was parked keeps its place.
+  void push(Entry entry) {
+    entry.node->linked = true;
+    heap_.push_back(entry);
+    sift_up(heap_.size() - 1, entry);
+  }
+  void disarm(flow::TimerNode& node);
+  Entry pop();
+
+ private:
+  void sift_up(size_t at, Entry entry);
+  void sift_down(size_t at, Entry entry);
+  void put(size_t at, const Entry& entry) {
+    heap_[at] = entry;
+    entry.node->slot = static_cast<uint32_t>(at);
+  }
+
+  std::vector<Entry> heap_;
+  uint64_t next_sequence_ = 0;
+};
+
+// A timer of the simulator itself: calls a function at a time of the world, and disarms itself when
+// destroyed. With a host it is heard by that host's process, so it waits while the process is
+// paused.
+class Alarm final : private flow::TimerNode {
+ public:
+  using Call = void (*)(void* context);
+
+  Alarm(TimerQueue& queue, Call call, void* context)
+      : queue_(queue), call_(call), context_(context) {
+    on_fire = [](flow::TimerNode& node) {
+      auto& self = static_cast<Alarm&>(node);
+      self.call_(self.context_);
+    };
+  }
+  ~Alarm() { disarm(); }
+  Alarm(const Alarm&) = delete;
+  Alarm& operator=(const Alarm&) = delete;
+
+  void arm(Nanos at, HostId host = kWorldHost) {
+    disarm();
+    queue_.arm(*this, host, at.count);
+  }
+  void disarm() {
+    if (linked) disarm_linked();
+  }
+  bool armed() const { return linked; }
+
+ private:
+  friend class World;
+  void disarm_linked();
+
+  TimerQueue& queue_;
+  Call call_;
+  void* context_;
+};
+
+// First in, first out, with removal from anywhere; nodes carry their host in `slot`.
+class ReadyList {
+ public:
+  bool empty() const { return size_ == 0; }
+  uint32_t size() const { return size_; }
+  flow::ReadyNode* front() const { return head_; }
+  flow::ReadyNode* nth(uint32_t index) const {
+    flow::ReadyNode* node = head_;
+    while (index-- > 0) node = node->next;
+    return node;
+  }
+  void push_back(flow::ReadyNode& node) {
+    WL_ASSERT(!node.linked);
+    node.linked = true;
+    node.next = nullptr;
+    node.prev = tail_;
+    (tail_ != nullptr ? tail_->next : head_) = &node;
+    tail_ = &node;
+    ++size_;
+  }
+  void remove(flow::ReadyNode& node) {
+    (node.prev != nullptr ? node.prev->next : head_) = node.next;
+    (node.next != nullptr ? node.next->prev : tail_) = node.prev;
+    node.next = node.prev = nullptr;
+    node.linked = false;
+    --size_;
+  }
+
+ private:
+  flow::ReadyNode* head_ = nullptr;
+  flow::ReadyNode* tail_ = nullptr;
+  uint32_t size_ = 0;
+};
+
+}  // namespace weightlane::sim
