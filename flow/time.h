@@ -36,9 +36,10 @@ constexpr Nanos nanos(int64_t n) { return {n}; }
 constexpr Nanos micros(int64_t n) { return {n * 1000}; }
 constexpr Nanos millis(int64_t n) { return {n * 1'000'000}; }
 constexpr Nanos seconds(int64_t n) { return {n * 1'000'000'000}; }
-constexpr double to_seconds(Nanos t) {
-  return static_cast<double>(t.count) * 1e-9;
-}  // for people only
+// For people only.
+constexpr double to_seconds(Nanos t) {         // lint: not a decision
+  return static_cast<double>(t.count) * 1e-9;  // lint: not a decision
+}
 
 // `now + span`, but never past kForever.
 constexpr Nanos deadline_after(Nanos now, Nanos span) {
