@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Goal: the rules of the house that a compiler does not check fail the build's tests.
 
-Method: every text file of the tree is read; C++ is looked at with comments and strings blanked. A rule is a function
-that yields (line, message). Best effort by regular expressions: clang-tidy is exact where the two overlap (./run tidy).
-A line may carry an exception, which names its reason by its kind:
+Method: every text file of the tree is read; C++ is looked at with comments and strings blanked. A
+rule is a function that yields (line, message). Best effort by regular expressions: clang-tidy is
+exact where the two overlap (./run tidy). A line may carry an exception, which names its reason by
+its kind:
     // lint: lookup only         an unordered container that nobody iterates over
-    // lint: wall clock          sim/ only: how long a campaign took, never an input to a schedule
-    // lint: not a coroutine     a function that returns a Task it did not write, with a reference parameter
+    // lint: wall clock          sim/ only: how long a campaign took, no input to a schedule
+    // lint: not a coroutine     returns a Task that another function made; may take references
     // lint: not a decision      floating point that is only shown
 
 lint.py ROOT        prints findings, exits 1 if there are any
@@ -21,7 +22,7 @@ import sys
 LONG_FILES = {}
 
 CODE = (".h", ".cc")
-TEXT = CODE + (".py", ".sh", ".md", ".txt", ".cmake", ".capnp", ".json", ".yml", ".yaml", ".trace", "")
+TEXT = CODE + (".py", ".sh", ".md", ".txt", ".cmake", ".capnp", ".json", ".trace", "")
 DETERMINISTIC = ("flow", "net", "ros", "sim")
 PROTOCOL = ("flow", "net", "ros")
 LAYERS = DETERMINISTIC + ("prod",)
@@ -35,15 +36,19 @@ SEES = {
     "prod": (("flow", "net", "ros", "prod"), None),
 }
 STD_FOR_PROTOCOL = set(
-    "algorithm array atomic bit bitset charconv cinttypes climits compare concepts coroutine cstddef cstdint cstring "
-    "deque exception functional initializer_list iterator limits list map memory memory_resource new numeric optional "
-    "queue ranges set source_location span string string_view tuple type_traits unordered_map unordered_set utility "
-    "variant vector version".split())
+    "algorithm array atomic bit bitset charconv cinttypes climits compare concepts coroutine "
+    "cstddef cstdint cstring deque exception functional initializer_list iterator limits list map "
+    "memory memory_resource new numeric optional queue ranges set source_location span string "
+    "string_view tuple type_traits unordered_map unordered_set utility variant vector version".split()
+)
 # What only the runtime's own folder needs besides: printing a failed assertion, and stopping.
 STD_FOR_FLOW = STD_FOR_PROTOCOL | {"cassert", "cstdio", "cstdlib"}
 
 BLANKED = re.compile(
-    r'//[^\n]*|/\*.*?\*/|R"([^(\s]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(?:\\.|[^\'\\\n])+\'', re.S)
+    r'//[^\n]*|/\*.*?\*/|R"([^(\s]*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|'
+    r"(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'",
+    re.S,
+)
 
 
 def blank(text):
@@ -83,11 +88,12 @@ class File:
         """Lines of code where the pattern stands and no exception of that kind does."""
         for match in re.finditer(pattern, self.code):
             line = line_of(self.code, match.start())
-            if not (kind and self.excused(line, kind)) and not self.lines[line - 1].lstrip().startswith("#"):
+            directive = self.lines[line - 1].lstrip().startswith("#")
+            if not directive and not (kind and self.excused(line, kind)):
                 yield line, match.group().strip()
 
 
-# ---- rules --------------------------------------------------------------------------------------------------------
+# ---- rules ---------------------------------------------------------------------------------------
 
 
 def layering(file):
@@ -102,15 +108,21 @@ def layering(file):
         top = name.split("/")[0] if "/" in name else ""
         if quote == '"' or top in LAYERS + ("tests", "fuzz"):
             if top not in own:
-                yield number, f"{file.layer}/ must not include {name}; it sees only {', '.join(own)}"
+                yield number, f"{file.layer}/ must not include {name}; it sees {', '.join(own)}"
         elif libraries is not None and top not in libraries:
             allowed = STD_FOR_FLOW if file.layer == "flow" else STD_FOR_PROTOCOL
             if name not in allowed:
-                yield number, f"{file.layer}/ must not include <{name}>: not on the list of harmless headers"
+                yield number, f"{file.layer}/ must not include <{name}>: not known as harmless"
 
 
 def namespaces(file):
-    hidden = {"flow": "net|ros|sim|prod", "net": "ros|sim|prod", "ros": "sim|prod", "sim": "prod", "prod": "sim"}
+    hidden = {
+        "flow": "net|ros|sim|prod",
+        "net": "ros|sim|prod",
+        "ros": "sim|prod",
+        "sim": "prod",
+        "prod": "sim",
+    }
     if file.layer in hidden:
         for line, what in file.matches(r"\bweightlane::(?:%s)\b" % hidden[file.layer]):
             yield line, f"{file.layer}/ must not name {what}"
@@ -120,8 +132,10 @@ def randomness(file):
     if file.layer not in DETERMINISTIC:
         return
     for line, what in file.matches(
-            r"\b\w+_distribution\b|\brandom_device\b|(?<![\w.>])s?rand\s*\(|\bstd::(?:mt19937\w*|minstd_rand\w*|"
-            r"default_random_engine|shuffle|sample)\b|\bgetrandom\b|\bdrand48\b"):
+        r"\b\w+_distribution\b|\brandom_device\b|(?<![\w.>])s?rand\s*\(|"
+        r"\bstd::(?:mt19937\w*|minstd_rand\w*|default_random_engine|shuffle|sample)\b|"
+        r"\bgetrandom\b|\bdrand48\b"
+    ):
         yield line, f"'{what}': every draw comes from the Runtime, in whole numbers"
 
 
@@ -130,15 +144,20 @@ def clocks(file):
         return
     kind = "wall clock" if file.layer == "sim" else None
     for line, what in file.matches(
-            r"\b(?:steady|system|high_resolution|utc|file)_clock\b|\btime\s*\(\s*(?:nullptr|NULL|0|&)|"
-            r"\bgettimeofday\b|\bclock_gettime\b|\bthis_thread\b|\b(?:u|nano)sleep\s*\(", kind):
+        r"\b(?:steady|system|high_resolution|utc|file)_clock\b|"
+        r"\btime\s*\(\s*(?:nullptr|NULL|0|&)|"
+        r"\bgettimeofday\b|\bclock_gettime\b|\bthis_thread\b|\b(?:u|nano)sleep\s*\(",
+        kind,
+    ):
         yield line, f"'{what}': time comes from the Runtime"
 
 
 def threads(file):
     if file.layer in PROTOCOL:
-        for line, what in file.matches(r"\bstd::(?:j?thread|mutex|\w+_mutex|condition_variable\w*|async|call_once)\b|"
-                                       r"\bthread_local\b|\bpthread_\w+"):
+        for line, what in file.matches(
+            r"\bstd::(?:j?thread|mutex|\w+_mutex|condition_variable\w*|async|call_once)\b|"
+            r"\bthread_local\b|\bpthread_\w+"
+        ):
             # The one thread's context of a failed assertion is the runtime's own.
             if not (file.path.startswith("flow/assert") and what == "thread_local"):
                 yield line, f"'{what}': one thread runs this code"
@@ -147,14 +166,15 @@ def threads(file):
 def unordered(file):
     if file.layer in DETERMINISTIC:
         for line, what in file.matches(r"\bunordered_(?:multi)?(?:map|set)\b", "lookup only"):
-            yield line, f"'{what}': its order differs between runs; use std::map, or say `lint: lookup only`"
+            yield line, f"'{what}': no order to rely on; std::map, or say `lint: lookup only`"
 
 
 def pointer_keys(file):
     if file.layer in DETERMINISTIC:
         for line, what in file.matches(
-                r"\b(?:map|set|multimap|multiset)<\s*(?:const\s+)?[\w:]+(?:<[^<>]*>)?\s*(?:const\s*)?\*\s*(?:const\s*)?"
-                r"[,>]"):
+            r"\b(?:map|set|multimap|multiset)<\s*(?:const\s+)?[\w:]+(?:<[^<>]*>)?\s*"
+            r"(?:const\s*)?\*\s*(?:const\s*)?[,>]"
+        ):
             yield line, f"'{what}': ordered by address; key by an id"
 
 
@@ -174,10 +194,11 @@ def lambdas_of(code):
     """(offset, captures, first of body, last of body) of each lambda."""
     pattern = re.compile(
         r"\[([^\[\]]*)\]\s*(?:<[^{}()]*>\s*)?(?:\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)\s*)?"
-        r"(?:(?:mutable|noexcept|constexpr)\s*)*(?:->\s*[\w:<>,\s*&]+?)?\s*\{")
+        r"(?:(?:mutable|noexcept|constexpr)\s*)*(?:->\s*[\w:<>,\s*&]+?)?\s*\{"
+    )
     for match in pattern.finditer(code):
-        before = re.search(r"([\w)\]]+)\s*$", code[max(0, match.start() - 40):match.start()])
-        if before and before.group(1) not in ("return", "co_return", "co_await", "co_yield", "case"):
+        before = re.search(r"([\w)\]]+)\s*$", code[max(0, match.start() - 40) : match.start()])
+        if before and before.group(1) not in ("return", "co_return", "co_await", "co_yield"):
             continue  # a subscript
         end = close_of(code, match.end() - 1, "{", "}")
         if end > 0:
@@ -192,9 +213,14 @@ def lambda_coroutines(file):
         body = file.code[first:last]
         for other, _, inner_first, inner_last in found:
             if first <= other < last:
-                body = (body[:inner_first - first] + " " * (inner_last - inner_first) + body[inner_last - first:])
+                inside = " " * (inner_last - inner_first)
+                body = body[: inner_first - first] + inside + body[inner_last - first :]
         if captures and re.search(r"\bco_(?:await|return|yield)\b", body):
-            yield line_of(file.code, start), f"coroutine lambda captures [{captures}]: dead after its first suspension"
+            message = f"coroutine lambda captures [{captures}]: dead after its first suspension"
+            yield line_of(file.code, start), message
+
+
+FUNCTION_NAME = re.compile(r"\s+(?:[\w:]|<[^<>()]*>)*\w\s*\(|\s+(?:[\w:])*operator\(\)\s*\(")
 
 
 def reference_parameters(file):
@@ -203,29 +229,46 @@ def reference_parameters(file):
     code = file.code
     for match in re.finditer(r"\bTask<", code):
         end = close_of(code, match.end() - 1, "<", ">")
-        name = re.compile(r"\s+(?:[\w:]|<[^<>()]*>)*\w\s*\(|\s+(?:[\w:])*operator\(\)\s*\(").match(code, end + 1)
+        name = FUNCTION_NAME.match(code, end + 1)
         if end < 0 or not name:
             continue
         closing = close_of(code, name.end() - 1, "(", ")")
-        parameters = code[name.end():closing]
+        parameters = code[name.end() : closing]
         line = line_of(code, match.start())
         # A Runtime owns the tasks it runs, so it outlives them all.
-        if "&" not in re.sub(r"\bRuntime\s*&(?!&)", "", parameters) or file.excused(line, "not a coroutine"):
+        short_lived = re.sub(r"\bRuntime\s*&(?!&)", "", parameters)
+        if "&" not in short_lived or file.excused(line, "not a coroutine"):
             continue
         body = re.compile(r"[^;{}=]*\{").match(code, closing + 1)
         if body:
             last = close_of(code, body.end() - 1, "{", "}")
-            if not re.search(r"\bco_(?:await|return|yield)\b", code[body.end():last]):
+            if not re.search(r"\bco_(?:await|return|yield)\b", code[body.end() : last]):
                 continue
-        yield line, f"coroutine takes a reference ({' '.join(parameters.split())}): pass by value, or a pointer"
-    for match in re.finditer(r"\]\s*\(([^()]*&[^()]*)\)\s*(?:mutable\s*|noexcept\s*)*->\s*(?:\w+::)*Task<", code):
-        yield line_of(code, match.start()), f"coroutine lambda takes a reference ({match.group(1).strip()})"
+        yield line, f"coroutine takes a reference: ({' '.join(parameters.split())})"
+    in_lambda = r"\]\s*\(([^()]*&[^()]*)\)\s*(?:mutable\s*|noexcept\s*)*->\s*(?:\w+::)*Task<"
+    for match in re.finditer(in_lambda, code):
+        parameters = " ".join(match.group(1).split())
+        yield line_of(code, match.start()), f"coroutine lambda takes a reference: ({parameters})"
 
 
 # Put together from halves, so that this file does not contain what it looks for.
 UNFINISHED = re.compile(r"\b(?:TO" "DO|FIX" "ME|XX" r"X)\b|\bGTEST_" r"SKIP\b|\bDISA" "BLED_")
-ELSEWHERE = re.compile(r"(?<![\w.])/wo" r"rk/|\.\./sha" r"red\b|\bsha" r"red/[A-Z]|\.lib" r"rary\b|\bwl-" r"brief|\bissues sh" r"ow\b|"
-                       r"\bwork" r"place\b|\bbash_" r"jobs\b|\bdeb\.deb" r"ian\.org|\bpypi\.o" r"rg\b|\bpythonho" r"sted\b")
+ELSEWHERE = re.compile(
+    r"(?<![\w.])/wo"
+    r"rk/|\.\./sha"
+    r"red\b|\bsha"
+    r"red/[A-Z]|\.lib"
+    r"rary\b|\bwl-"
+    r"brief|"
+    r"\bissues sh"
+    r"ow\b|\bwork"
+    r"place\b|\bbash_"
+    r"jobs\b|"
+    r"\bdeb\.deb"
+    r"ian\.org|\bpypi\.o"
+    r"rg\b|\bpythonho"
+    r"sted\b"
+)
 DOCUMENT = re.compile(r"(?<![\w/.-])[A-Z][A-Z_-]{2,}\.md\b")
 
 
@@ -255,8 +298,23 @@ def opening(file):
         yield 1, "opens without a comment on its idea"
 
 
-RULES = (layering, namespaces, randomness, clocks, threads, unordered, pointer_keys, hashing, floats,
-         lambda_coroutines, reference_parameters, unfinished, elsewhere, length, opening)
+RULES = (
+    layering,
+    namespaces,
+    randomness,
+    clocks,
+    threads,
+    unordered,
+    pointer_keys,
+    hashing,
+    floats,
+    lambda_coroutines,
+    reference_parameters,
+    unfinished,
+    elsewhere,
+    length,
+    opening,
+)
 
 
 def dangling_documents(files):
@@ -265,23 +323,38 @@ def dangling_documents(files):
         for number, line in enumerate(file.lines, 1):
             for match in DOCUMENT.finditer(line):
                 if match.group() not in names:
-                    yield file.path, number, "documents", f"{match.group()} is not part of this repository"
+                    message = f"{match.group()} is not part of this repository"
+                    yield file.path, number, "documents", message
 
 
-# ---- the tree -----------------------------------------------------------------------------------------------------
+# ---- the tree ------------------------------------------------------------------------------------
 
 
 def paths_of(root):
     """What git tracks or would; without git, what is there."""
     try:
-        listed = subprocess.run(["git", "-c", "safe.directory=*", "-C", root, "ls-files", "-z", "-co", "--exclude-standard"],
-                                capture_output=True, check=True).stdout.decode()
+        command = [
+            "git",
+            "-c",
+            "safe.directory=*",
+            "-C",
+            root,
+            "ls-files",
+            "-z",
+            "-co",
+            "--exclude-standard",
+        ]
+        listed = subprocess.run(command, capture_output=True, check=True).stdout.decode()
         return sorted(path for path in listed.split("\0") if path)
     except (OSError, subprocess.CalledProcessError):
         found = []
         for folder, folders, names in os.walk(root):
             inside = os.path.relpath(folder, root)
-            folders[:] = [f for f in folders if f != ".git" and not (inside == "." and f.startswith("build"))]
+            folders[:] = [
+                name
+                for name in folders
+                if name != ".git" and not (inside == "." and name.startswith("build"))
+            ]
             found += [os.path.normpath(os.path.join(inside, name)) for name in names]
         return sorted(found)
 
@@ -297,8 +370,12 @@ def check(root):
                     files.append(File(path, stream.read()))
             except UnicodeDecodeError:
                 continue  # not text
-    findings = [(file.path, line, rule.__name__, message)
-                for file in files for rule in RULES for line, message in rule(file)]
+    findings = [
+        (file.path, line, rule.__name__, message)
+        for file in files
+        for rule in RULES
+        for line, message in rule(file)
+    ]
     findings += dangling_documents(files)
     return sorted(findings), len(files)
 

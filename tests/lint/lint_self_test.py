@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Goal: a lint that cannot fail is a defect, so each rule is shown mistakes it must find and neighbours it must not.
+"""Goal: a lint that cannot fail is a defect, so each rule is shown mistakes it must find and
+harmless neighbours of them that it must not.
 
-Method: every case is a file planted in a folder of its own; the lint runs over that folder as it does over the tree.
+Method: every case is a file planted in a folder of its own; the lint runs over that folder as it
+does over the tree.
 """
 import os
 import sys
@@ -10,8 +12,19 @@ import tempfile
 import lint
 
 HEAD = "// What this file is about.\n"
-UNFINISHED = ["// TO" + "DO: later", "GTEST_" + "SKIP();", "TEST(A, DISA" + "BLED_B) {}", "// FIX" + "ME"]
-PLACES = ["this work" + "place", "see /wo" + "rk/main", "../sha" + "red/x", ".lib" + "rary/env", "https://pypi.o" + "rg/simple"]
+UNFINISHED = [
+    "// TO" + "DO: later",
+    "GTEST_" + "SKIP();",
+    "TEST(A, DISA" + "BLED_B) {}",
+    "// FIX" + "ME",
+]
+PLACES = [
+    "this work" + "place",
+    "see /wo" + "rk/main",
+    "../sha" + "red/x",
+    ".lib" + "rary/env",
+    "https://pypi.o" + "rg/simple",
+]
 
 # rule, path, what must be found there
 BAD = [
@@ -46,9 +59,17 @@ BAD = [
     ("floats", "ros/a.cc", "double load = 0.5;"),
     ("lambda_coroutines", "prod/a.cc", "auto f = [this](int a) -> Task<void> { co_await g(a); };"),
     ("lambda_coroutines", "tests/a_test.cc", "run([&] () { if (x) { co_return; } });"),
-    ("lambda_coroutines", "ros/a.cc", "f(std::function<void(int)>(), [x, y = g(z)]() mutable -> Task<int>\n{\n co_return x;\n});"),
+    (
+        "lambda_coroutines",
+        "ros/a.cc",
+        "f(std::function<void(int)>(), [x, y = g(z)]() mutable -> Task<int>\n{\n co_return x;\n});",
+    ),
     ("reference_parameters", "ros/a.h", "Task<void> pull(const Request& request);"),
-    ("reference_parameters", "ros/a.cc", "flow::Task<Result<int>> Server::pull(int a, Request&& r) {\n  co_return a;\n}"),
+    (
+        "reference_parameters",
+        "ros/a.cc",
+        "flow::Task<Result<int>> Server::pull(int a, Request&& r) {\n  co_return a;\n}",
+    ),
     ("reference_parameters", "sim/a.cc", "auto f = [](Host& host) -> Task<void> { co_return; };"),
     *[("unfinished", "tests/x/a.cc", text) for text in UNFINISHED],
     *[("elsewhere", "tests/x.py", text) for text in PLACES],
@@ -60,19 +81,37 @@ BAD = [
 
 # path, what must pass every rule
 GOOD = [
-    ("ros/a.h", '#include <vector>\n#include "flow/task.h"\n#include "net/ids.h"\n#include "ros/b.h"'),
+    (
+        "ros/a.h",
+        '#include <vector>\n#include "flow/task.h"\n#include "net/ids.h"\n#include "ros/b.h"',
+    ),
     ("net/a.cc", "#include <capnp/message.h>\n#include <kj/string.h>"),
-    ("prod/a.cc", '#include <thread>\n#include <kj/async.h>\n#include "ros/server.h"\nstd::mutex m; double x;'),
+    (
+        "prod/a.cc",
+        '#include <thread>\n#include <kj/async.h>\n#include "ros/server.h"\nstd::mutex m; double x;',
+    ),
     ("sim/a.cc", "auto t = steady_clock::now();  // lint: wall clock"),
     ("sim/a.cc", "std::unordered_map<int, int> m;  // lint: lookup only"),
-    ("ros/a.cc", "// a std::mutex, rand() and steady_clock in a comment\nauto s = \"std::hash, rand() time(nullptr)\";"),
-    ("ros/a.cc", "int million = 1'000'000; char c = 'x'; std::map<int, Node*> by_id; int t = clock.time(); operand(3);"),
+    (
+        "ros/a.cc",
+        '// a std::mutex, rand() and steady_clock in a comment\nauto s = "std::hash, rand() time(nullptr)";',
+    ),
+    (
+        "ros/a.cc",
+        "int million = 1'000'000; char c = 'x'; std::map<int, Node*> by_id; int t = clock.time(); operand(3);",
+    ),
     ("ros/a.cc", "auto f = [](int a) -> Task<void> { co_await g(a); };"),
     ("ros/a.cc", "auto f = [this] { g([](int a) -> Task<void> { co_return; }(3)); };"),
-    ("ros/a.cc", "Task<void> f(int a) { if (v[i]) { co_return; } if (x) [[unlikely]] { co_await y; } }"),
+    (
+        "ros/a.cc",
+        "Task<void> f(int a) { if (v[i]) { co_return; } if (x) [[unlikely]] { co_await y; } }",
+    ),
     ("ros/a.cc", "Task<void> f(Request request, Server* server);\nint g(const Request& request);"),
     ("flow/a.h", "Task<int> wrap(Task<int>&& task) { return std::move(task); }"),
-    ("flow/a.h", "template <typename T>\nTask<T> late(Runtime& runtime, Task<T> task) {\n  co_return co_await task;\n}"),
+    (
+        "flow/a.h",
+        "template <typename T>\nTask<T> late(Runtime& runtime, Task<T> task) {\n  co_return co_await task;\n}",
+    ),
     ("flow/a.h", "Task<int> wrap(Task<int>&& task);  // lint: not a coroutine"),
     ("flow/assert.cc", "thread_local AssertContext context = nullptr;"),
     ("ros/a.h", "\n" * 398),
