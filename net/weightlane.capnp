@@ -1,0 +1,193 @@
+# The messages of net/messages.h on the wire, in the same order and with the same names; what they mean is said there.
+# net/codec.cc converts. New fields go at the end of their struct with the next number: older readers skip them.
+
+@0xaff96380123402cc;
+
+using Cxx = import "/capnp/c++.capnp";
+$Cxx.namespace("weightlane::net::wire");
+
+# What a reference server answers on its port.
+interface ReferenceServer {
+  call @0 (request :Request) -> (response :Response);
+}
+
+struct Content {
+  generation @0 :UInt64;
+  version @1 :UInt64;
+  id @2 :UInt64;
+}
+
+struct LayoutSummary {
+  digestHigh @0 :UInt64;
+  digestLow @1 :UInt64;
+  tensors @2 :UInt64;
+  bytes @3 :UInt64;
+}
+
+# Enumerations travel as numbers; the decoder refuses those it does not know.
+struct VersionSpec {
+  kind @0 :UInt8;
+  exact @1 :UInt64;
+  back @2 :UInt32;
+}
+
+struct Request {
+  incarnation @0 :UInt64;
+  session @1 :UInt64;
+  sequence @2 :UInt64;
+  body :union {
+    open @3 :Open;
+    groupCall @4 :GroupCall;
+    poll @5 :Poll;
+    release @6 :Release;
+    abort @7 :Abort;
+    close @8 :Void;
+    list @9 :List;
+  }
+
+  struct Open {
+    model @0 :Text;
+    replica @1 :Text;
+    shard @2 :UInt32;
+    numShards @3 :UInt32;
+    node @4 :Text;
+    endpoint @5 :Text;
+  }
+  struct GroupCall {
+    number @0 :UInt64;
+    kind @1 :UInt8;
+    version @2 :VersionSpec;
+    timeoutNanos @3 :Int64;
+    layout @4 :LayoutSummary;
+  }
+  struct Poll {
+    acknowledged @0 :UInt64;
+    sealedBytes @1 :UInt64;
+    holdNanos @2 :Int64;
+  }
+  struct Release {
+    assignment @0 :UInt64;
+    kind @1 :UInt8;
+    sealedBytes @2 :UInt64;
+    reason @3 :Text;
+  }
+  struct Abort {
+    number @0 :UInt64;
+    code @1 :UInt8;
+    reason @2 :Text;
+  }
+  struct List {
+    model @0 :Text;
+  }
+}
+
+struct SourceDescription {
+  replica @0 :Text;
+  incarnation @1 :UInt64;
+  endpoint @2 :Text;
+  node @3 :Text;
+  complete @4 :Bool;
+}
+
+struct Event {
+  number @0 :UInt64;
+  body :union {
+    assigned @1 :Assigned;
+    drained @2 :Drained;
+    decided @3 :Decided;
+    yield @4 :Yield;
+    abandon @5 :Abandon;
+  }
+
+  struct Assigned {
+    number @0 :UInt64;
+    assignment @1 :UInt64;
+    content @2 :Content;
+    source @3 :SourceDescription;
+  }
+  struct Drained {
+    number @0 :UInt64;
+  }
+  struct Decided {
+    number @0 :UInt64;
+    ok @1 :Bool;
+    content @2 :Content;
+    code @3 :UInt8;
+    message @4 :Text;
+  }
+  struct Yield {
+    assignment @0 :UInt64;
+  }
+  struct Abandon {
+    assignment @0 :UInt64;
+    reason @1 :Text;
+  }
+}
+
+struct Response {
+  server @0 :UInt64;
+  body :union {
+    failure @1 :Failure;
+    opened @2 :Opened;
+    accepted @3 :Void;
+    events @4 :List(Event);
+    list @5 :Listed;
+  }
+
+  struct Failure {
+    kind @0 :UInt8;
+    code @1 :UInt8;
+    message @2 :Text;
+    heardAgoNanos @3 :Int64;
+    holder @4 :UInt64;
+  }
+  struct Opened {
+    nextCall @0 :UInt64;
+    heartbeatNanos @1 :Int64;
+    leaseNanos @2 :Int64;
+    drainNanos @3 :Int64;
+  }
+  struct Listed {
+    replicas @0 :List(ListedReplica);
+    openShards @1 :UInt64;
+  }
+}
+
+struct ListedReplica {
+  model @0 :Text;
+  replica @1 :Text;
+  content @2 :Content;
+  state @3 :UInt8;
+  numShards @4 :UInt32;
+  bytes @5 :UInt64;
+  sealedBytes @6 :UInt64;
+  source @7 :Text;
+}
+
+struct HelloMessage {
+  source @0 :UInt64;
+  assignment @1 :UInt64;
+  content @2 :Content;
+  layout @3 :LayoutSummary;
+  reader @4 :Text;
+}
+
+struct RemoteRegion {
+  key @0 :UInt64;
+  base @1 :UInt64;
+  length @2 :UInt64;
+}
+
+struct TensorPlace {
+  region @0 :UInt32;
+  offset @1 :UInt64;
+}
+
+struct WelcomeMessage {
+  stamp @0 :UInt64;
+  control @1 :RemoteRegion;
+  digests @2 :RemoteRegion;
+  sliceBytes @3 :UInt64;
+  regions @4 :List(RemoteRegion);
+  tensors @5 :List(TensorPlace);
+}
