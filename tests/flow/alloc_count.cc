@@ -1,10 +1,16 @@
 // The counting operators. Everything goes to malloc, so sanitizers still see each block.
+// ThreadSanitizer's runtime has operators of its own that can't be replaced: there its allocation
+// hooks count.
 #include "tests/flow/alloc_count.h"
 
 #include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <new>
+
+#if __has_feature(thread_sanitizer)
+#include <sanitizer/allocator_interface.h>
+#endif
 
 namespace weightlane::flow::testing {
 namespace {
@@ -16,6 +22,22 @@ constinit std::atomic<int64_t> freed{0};
 
 int64_t allocations_made() { return made.load(std::memory_order_relaxed); }
 int64_t allocations_live() { return made.load() - freed.load(); }
+
+#if __has_feature(thread_sanitizer)
+namespace {
+
+void count_allocation(const volatile void*, size_t) {
+  made.fetch_add(1, std::memory_order_relaxed);
+}
+void count_free(const volatile void* block) {
+  if (block != nullptr) freed.fetch_add(1, std::memory_order_relaxed);
+}
+const int hooks_installed =
+    __sanitizer_install_malloc_and_free_hooks(&count_allocation, &count_free);
+
+}  // namespace
+}  // namespace weightlane::flow::testing
+#else
 
 void* counted_allocation(std::size_t size, std::size_t alignment) {
   made.fetch_add(1, std::memory_order_relaxed);
@@ -61,3 +83,4 @@ void operator delete(void* block, std::size_t, std::align_val_t) noexcept { coun
 void operator delete[](void* block, std::size_t, std::align_val_t) noexcept { counted_free(block); }
 void operator delete(void* block, const std::nothrow_t&) noexcept { counted_free(block); }
 void operator delete[](void* block, const std::nothrow_t&) noexcept { counted_free(block); }
+#endif

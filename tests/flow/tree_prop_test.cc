@@ -232,11 +232,11 @@ Run run_model(const Node& tree, int steps_max) {
   return run;
 }
 
-constexpr int kTreesPerCase = 20;  // RapidCheck runs 100 cases
+constexpr int kTreesPerCase = 100;  // RapidCheck runs 100 cases
 
 Node draw_tree() {
   const auto byte = rc::gen::resize(rc::kNominalSize, rc::gen::arbitrary<uint8_t>());
-  const auto bytes = *rc::gen::scale(3.0, rc::gen::container<std::vector<uint8_t>>(byte));
+  const auto bytes = *rc::gen::scale(6.0, rc::gen::container<std::vector<uint8_t>>(byte));
   return TreeReader(bytes).read();
 }
 
