@@ -384,16 +384,26 @@ Result<SafetensorsLayout> read_safetensors_layout(const std::string& path) {
   return layout;
 }
 
-Result<Done> read_safetensors_data(const std::string& path, const SafetensorsLayout& layout,
-                                   std::span<uint8_t> into) {
-  WL_ASSERT_OP(into.size(), ==, layout.data_bytes);
+Result<uint64_t> safetensors_data_offset(const std::string& path, const SafetensorsLayout& layout) {
   uint64_t file_bytes = 0;
   Result<int> file = open_regular(path, &file_bytes);
   if (!file) return file.error();
   FileCloser closer(*file);
   if (file_bytes < 8 + layout.data_bytes)
     return invalid(path + ": the file became shorter while it was read");
-  return read_exactly(*file, file_bytes - layout.data_bytes, into, path);
+  return file_bytes - layout.data_bytes;
+}
+
+Result<Done> read_safetensors_data(const std::string& path, const SafetensorsLayout& layout,
+                                   std::span<uint8_t> into) {
+  WL_ASSERT_OP(into.size(), ==, layout.data_bytes);
+  Result<uint64_t> at = safetensors_data_offset(path, layout);
+  if (!at) return at.error();
+  uint64_t file_bytes = 0;
+  Result<int> file = open_regular(path, &file_bytes);
+  if (!file) return file.error();
+  FileCloser closer(*file);
+  return read_exactly(*file, *at, into, path);
 }
 
 // ---------------------------------------------------------------- writing

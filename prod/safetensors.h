@@ -60,6 +60,9 @@ Result<SafetensorsLayout> read_safetensors_layout(const std::string& path);
 Result<Done> read_safetensors_data(const std::string& path, const SafetensorsLayout& layout,
                                    std::span<uint8_t> into);
 
+// Where the data begins in a file whose layout was read before, bytes from its start.
+Result<uint64_t> safetensors_data_offset(const std::string& path, const SafetensorsLayout& layout);
+
 class SafetensorsWriter {
  public:
   SafetensorsWriter() = default;
