@@ -6,6 +6,9 @@
 // the result. Dropping the combined task cancels all of them, in argument order too. Each
 // combinator costs one frame and nothing per branch.
 //
+// The joins below are locals of the combinators' frames: they go, and cut what still runs, before
+// the caller goes on.
+//
 // An exception out of a branch decides the outcome: the others are cancelled and it is rethrown to
 // the caller.
 #pragma once
@@ -105,7 +108,9 @@ class TupleJoin final : public Join {
  public:
   TupleJoin(size_t needed, Task<Ts>... tasks)
       : Join(needed), branches_(Branch<Ts>(std::move(tasks))...) {}
-  ~TupleJoin() { cancel_but(sizeof...(Ts)); }
+  ~TupleJoin() {
+    std::apply([](auto&... branch) { (branch.task.cancel(), ...); }, branches_);
+  }
 
   bool await_ready() const noexcept { return false; }
   bool await_suspend(std::coroutine_handle<> parent) {
@@ -120,14 +125,6 @@ class TupleJoin final : public Join {
   }
   void await_resume() const noexcept {}
 
-  void cancel_but(size_t kept) {
-    std::apply(
-        [kept](auto&... branch) {
-          size_t index = 0;
-          ((index++ != kept ? branch.task.cancel() : void()), ...);
-        },
-        branches_);
-  }
   template <size_t I>
   auto take() {
     return take_value(std::get<I>(branches_).task);
@@ -163,7 +160,9 @@ class VectorJoin final : public Join {
     branches_.reserve(tasks.size());
     for (Task<T>& task : tasks) branches_.emplace_back(std::move(task));
   }
-  ~VectorJoin() { cancel_but(branches_.size()); }
+  ~VectorJoin() {
+    for (Branch<T>& branch : branches_) branch.task.cancel();
+  }
 
   bool await_ready() const noexcept { return branches_.empty(); }
   bool await_suspend(std::coroutine_handle<> parent) {
@@ -173,11 +172,6 @@ class VectorJoin final : public Join {
   }
   void await_resume() const noexcept {}
 
-  void cancel_but(size_t kept) {
-    for (size_t i = 0; i < branches_.size(); ++i) {
-      if (i != kept) branches_[i].task.cancel();
-    }
-  }
   Task<T>& task(size_t index) { return branches_[index].task; }
   size_t size() const { return branches_.size(); }
 
@@ -196,7 +190,6 @@ class TimeoutJoin final : private TimedWaiter, private TaskOwner {
     on_done = [](TaskOwner& owner) -> std::coroutine_handle<> {
       auto& self = static_cast<TimeoutJoin&>(owner);
       if (self.starting_) return std::noop_coroutine();
-      self.stop();
       return self.parent_;
     };
   }
@@ -210,12 +203,7 @@ class TimeoutJoin final : private TimedWaiter, private TaskOwner {
     wait(parent, deadline_);
     return true;
   }
-  // Whether the task ended; it is cancelled otherwise.
-  bool await_resume() {
-    if (task_.done()) return true;
-    task_.cancel();
-    return false;
-  }
+  bool await_resume() const { return task_.done(); }
   Task<T>& task() { return task_; }
 
  private:
@@ -233,7 +221,6 @@ Task<std::variant<ValueOf<Ts>...>> race(Task<Ts>... tasks) {
   static_assert(sizeof...(Ts) > 0);
   detail::TupleJoin<Ts...> join(1, std::move(tasks)...);
   co_await join;
-  join.cancel_but(join.last());
   co_return detail::take_last<std::variant<ValueOf<Ts>...>>(join, std::index_sequence_for<Ts...>{});
 }
 
@@ -244,10 +231,7 @@ Task<std::tuple<ValueOf<Ts>...>> all(Task<Ts>... tasks) {
   using Values = std::tuple<ValueOf<Ts>...>;
   detail::TupleJoin<Ts...> join(sizeof...(Ts), std::move(tasks)...);
   co_await join;
-  if (join.failed()) {
-    join.cancel_but(join.last());
-    detail::rethrow_last(join, std::index_sequence_for<Ts...>{});
-  }
+  if (join.failed()) detail::rethrow_last(join, std::index_sequence_for<Ts...>{});
   co_return detail::take_all<Values>(join, std::index_sequence_for<Ts...>{});
 }
 
@@ -255,10 +239,7 @@ template <typename T>
 Task<std::vector<ValueOf<T>>> all(std::vector<Task<T>> tasks) {
   detail::VectorJoin<T> join(std::move(tasks));
   co_await join;
-  if (join.failed()) {
-    join.cancel_but(join.last());
-    detail::take_value(join.task(join.last()));  // rethrows
-  }
+  if (join.failed()) detail::take_value(join.task(join.last()));  // rethrows
   std::vector<ValueOf<T>> values;
   values.reserve(join.size());
   for (size_t i = 0; i < join.size(); ++i) values.push_back(detail::take_value(join.task(i)));

@@ -102,7 +102,10 @@ class TimedWaiter : protected TimerNode {
 
  protected:
   explicit TimedWaiter(Runtime& runtime) : runtime_(runtime) {}
-  ~TimedWaiter() { stop(); }
+  ~TimedWaiter() {
+    if (TimerNode::linked) runtime_.disarm_timer(*this);
+    if (ready_.linked) runtime_.cancel_ready(ready_);
+  }
   void wait(std::coroutine_handle<> coroutine, Nanos deadline) {
     ready_.coroutine = coroutine;
     if (deadline != kForever) runtime_.arm_timer(*this, deadline);
@@ -110,11 +113,6 @@ class TimedWaiter : protected TimerNode {
   void wake() {
     if (TimerNode::linked) runtime_.disarm_timer(*this);
     runtime_.make_ready(ready_);
-  }
-  // Takes timer and wake-up back; what the destructor does, early.
-  void stop() {
-    if (TimerNode::linked) runtime_.disarm_timer(*this);
-    if (ready_.linked) runtime_.cancel_ready(ready_);
   }
 
  private:
