@@ -1,6 +1,6 @@
 // Goal: show that a program in the Soft-RoCE guest meets real verbs, and which statuses it must be
 // ready for. Method: an owner process registers memory and obeys one-letter orders; the reader
-// posts single RC READs into its own buffer and compares the completion with what RDMA.md promises.
+// posts single RC READs into its own buffer and compares the completion with what verbs promise.
 // Only libibverbs, nothing of the project: when a test of the verbs plane fails and this passes,
 // the plane is to blame and not the guest.
 //   smoke [READER-DEVICE [OWNER-DEVICE]]    with two devices the link between them is cut and
