@@ -24,19 +24,19 @@ class HandleObserver {
   // A group call began and ended on this shard. ok: `content` is what it resolved to (id 0:
   // nothing).
   virtual void on_call_started(HandleName, CallNumber, net::CallKind) {}
-  virtual void on_call_ended(HandleName, CallNumber, net::CallKind, bool ok, ErrorCode,
-                             net::Content, Nanos elapsed) {}
+  virtual void on_call_ended(HandleName, CallNumber, net::CallKind, bool /*ok*/, ErrorCode,
+                             net::Content, Nanos /*elapsed*/) {}
   // The control block: `stamp` 0 means that the memory is handed back.
   virtual void on_stamp(HandleName, Stamp, net::Content) {}
   // Bytes [0, proven) of the stream are sealed under `stamp`.
-  virtual void on_proven(HandleName, Stamp, net::Content, uint64_t proven) {}
-  virtual void on_source_connected(HandleName, AssignmentId, std::string_view transport) {}
-  virtual void on_bytes_read(HandleName, uint64_t bytes, std::string_view transport) {}
+  virtual void on_proven(HandleName, Stamp, net::Content, uint64_t /*proven*/) {}
+  virtual void on_source_connected(HandleName, AssignmentId, std::string_view /*transport*/) {}
+  virtual void on_bytes_read(HandleName, uint64_t /*bytes*/, std::string_view /*transport*/) {}
   // Sealing failed: what was read since the last seal is thrown away.
   virtual void on_seal_failed(HandleName, AssignmentId) {}
-  virtual void on_source_failed(HandleName, AssignmentId, std::string_view reason) {}
+  virtual void on_source_failed(HandleName, AssignmentId, std::string_view /*reason*/) {}
   virtual void on_fenced(HandleName) {}  // readers were cut off at the drain deadline
-  virtual void on_registered_bytes(HandleName, uint64_t bytes) {}  // now; 0 after unregister
+  virtual void on_registered_bytes(HandleName, uint64_t /*bytes*/) {}  // now; 0 after unregister
   virtual void on_server_lost(HandleName) {}
 };
 

@@ -83,7 +83,7 @@ class ShardHandle {
   static flow::Task<Result<std::unique_ptr<ShardHandle>>> open(Environment environment,
                                                                OpenOptions options, Nanos deadline);
   // A handle that was not closed is cut off: its tasks are cancelled and its queue pairs destroyed
-  // without waiting.
+  // without waiting. Its memory stays registered until the data plane goes.
   ~ShardHandle();
 
   // State open. Registers the tensors' memory (adjacent ranges as one). Errors: kInvalidArgument
@@ -115,6 +115,7 @@ class ShardHandle {
   std::optional<VersionId> holds() const;  // the version published or replicated here
   Progress progress() const;
   uint64_t registered_bytes() const;
+  CallNumber next_call() const;  // of the next publish, unpublish, replicate or update
 
  private:
   explicit ShardHandle(std::shared_ptr<HandleCore> core);

@@ -1,0 +1,249 @@
+// Directory: everything the reference server knows and decides, as plain state and plain functions.
+//
+// apply(request, now) changes the state and answers at once; what has to reach other clients is
+// queued as numbered events in their mailboxes. No coroutine, clock, lock or I/O: a rule is tested
+// with a table of requests and the mailboxes after them.
+//
+// What it holds: clients (one per open handle), groups (a replica: num_shards members), calls (the
+// n-th call of a group, P3), publications (what a group holds or receives, begun by one call),
+// contents (identity of bytes), assignments (one reader shard reads one source shard; the claim
+// that a drain waits for).
+//
+// What it keeps true after every apply and tick:
+//   - a visible publication is complete: every shard published or sealed, no member lost, not
+//   hidden (P4);
+//   - with pipelining, all assignments of one source publication belong to one reader publication,
+//   and "reads from" has no
+//     cycle (P7);
+//   - a call has one decision, given to every shard that makes it (P3);
+//   - a client's requests change state once, whatever is repeated or late (P10).
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "net/messages.h"
+#include "ros/observer.h"
+#include "ros/options.h"
+
+namespace weightlane::ros {
+
+struct Group;
+struct ContentEntry;
+struct Publication;
+
+// One reader shard reads one source shard. Exists until the reader released it or was evicted.
+struct Assignment {
+  AssignmentId id;
+  Publication* reader = nullptr;
+  Publication* source = nullptr;
+  ShardIndex shard;
+  bool abandoned = false;  // the reader was told to stop
+};
+
+// What one shard has of a publication.
+struct ShardHolding {
+  bool present = false;   // the shard has made its publish call, or receives
+  bool complete = false;  // published, or sealed to the end
+  bool drained = false;   // its readers have left a hidden publication; the client was told
+  bool needs_source = false;
+  AssignmentId reading;  // as a reader
+  uint64_t avoid = 0;    // group id of the source that failed last
+  Nanos retry_at;        // not the avoided source before this
+};
+
+struct Publication {
+  Group* group = nullptr;
+  CallNumber number;
+  ContentEntry* content = nullptr;
+  bool receiving = false;  // began as a replicate or update
+  bool complete = false;
+  bool hidden = false;
+  std::vector<ShardHolding> shards;
+  std::vector<Assignment*> outgoing;  // assignments that read from it, oldest first
+
+  bool serves_whole() const { return complete && !hidden; }
+};
+
+// A content: who first published it fixes its layout; it lives while a publication of it does.
+struct ContentEntry {
+  net::Content content;
+  std::string model;
+  std::string first_publisher;  // replica
+  std::vector<net::LayoutSummary> layouts;
+  std::vector<bool> layout_known;
+  std::vector<Publication*> publications;  // oldest first
+  Nanos no_copy_since = kForever;          // kForever: a whole copy is visible
+};
+
+struct ShardCall {
+  bool made = false;
+  bool answered = false;
+  net::CallKind kind = net::CallKind::kPublish;
+  net::VersionSpec version;
+  net::LayoutSummary layout;
+};
+
+// The n-th call of a group.
+struct GroupCall {
+  CallNumber number;
+  net::CallKind kind = net::CallKind::kPublish;  // of the first shard that made it
+  net::VersionSpec version;
+  uint32_t made = 0;
+  Nanos gather_deadline = kForever;  // for the shards that have not made it
+  Nanos deadline =
+      kForever;  // kReplicate, kUpdate: for the whole call; the earliest of its shards'
+  bool decided = false;
+  net::DecidedEvent decision;
+  Publication* receiving = nullptr;  // the transfer it started
+  std::vector<ShardCall> shards;
+
+  bool receives() const {
+    return kind == net::CallKind::kReplicate || kind == net::CallKind::kUpdate;
+  }
+};
+
+// One open handle.
+struct Client {
+  Incarnation incarnation;
+  Group* group = nullptr;
+  ShardIndex shard;
+  std::string node;
+  std::string endpoint;
+  uint64_t session = 0;
+  uint64_t last_sequence = 0;
+  Nanos last_heard;
+  CallNumber last_call;       // the highest made
+  bool last_answered = true;  // its decision is in the mailbox
+  uint64_t next_event = 1;
+  uint64_t sealed_bytes = 0;
+  std::deque<net::Event> mailbox;  // not yet acknowledged
+};
+
+// A replica.
+struct Group {
+  uint64_t id = 0;  // order of creation
+  std::string model;
+  std::string replica;
+  uint32_t num_shards = 0;
+  std::vector<Client*> members;  // null: absent
+  std::map<uint64_t, GroupCall> calls;
+  std::map<uint64_t, std::unique_ptr<Publication>> publications;
+  // Calls up to and including this one that were not answered end with `poison` (P3: ReplicaLost
+  // and Timeout).
+  uint64_t poisoned_upto = 0;
+  Error poison;
+
+  std::string name() const { return model + "/" + replica; }
+};
+
+class Directory {
+ public:
+  // `observer` outlives the directory.
+  Directory(ServerOptions options, BootId boot, Nanos now, ServerObserver* observer);
+  ~Directory();
+  Directory(const Directory&) = delete;
+  Directory& operator=(const Directory&) = delete;
+
+  // A Poll is answered with the events there are, perhaps none: holding it is the shell's business.
+  net::Response apply(const net::Request& request, Nanos now);
+  // Leases, deadlines, retries. To be called at next_deadline() and at least every heartbeat.
+  void tick(Nanos now);
+  Nanos next_deadline() const { return next_deadline_; }
+
+  bool has_events(Incarnation incarnation) const;
+  // Clients whose mailbox grew, or which were evicted or superseded, since the last call.
+  std::vector<Incarnation> take_woken() { return std::exchange(woken_, {}); }
+
+  // For observers and checkers.
+  const ServerOptions& options() const { return options_; }
+  size_t clients() const { return clients_.size(); }
+  size_t contents() const { return contents_.size(); }
+  size_t assignments() const { return assignments_.size(); }
+  const std::map<std::pair<std::string, std::string>, Group>& groups() const { return groups_; }
+  const std::map<uint64_t, Client>& all_clients() const { return clients_; }
+  const std::map<uint64_t, Assignment>& all_assignments() const { return assignments_; }
+
+ private:
+  friend class Scheduler;
+  // (model, generation, version, order of creation): the last of a model is its newest.
+  using ContentKey = std::tuple<std::string, uint64_t, uint64_t, uint64_t>;
+
+  net::ResponseBody dispatch(Client& client, const net::Request& request, Nanos now);
+  net::ResponseBody open(const net::Request& request, const net::OpenRequest& open, Nanos now);
+  net::ResponseBody poll(Client& client, const net::PollRequest& poll);
+  net::ResponseBody group_call(Client& client, const net::GroupCallRequest& call, Nanos now);
+  net::ResponseBody release(Client& client, const net::ReleaseRequest& release, Nanos now);
+  net::ResponseBody abort(Client& client, const net::AbortRequest& abort, Nanos now);
+  net::ResponseBody list(const net::ListRequest& list) const;
+
+  // Calls (directory_calls.cc).
+  void make_publish(Client& client, GroupCall& call, const net::GroupCallRequest& request,
+                    Nanos now);
+  void make_unpublish(Client& client, GroupCall& call, Nanos now);
+  void make_receive(Client& client, GroupCall& call, const net::GroupCallRequest& request,
+                    Nanos now);
+  bool matches_first(Client& client, GroupCall& call, const net::GroupCallRequest& request);
+  void decide(Group& group, GroupCall& call, net::DecidedEvent decision);
+  void answer(Client& client, GroupCall& call);
+  void fail_call(Group& group, GroupCall& call, ErrorCode code, const std::string& message,
+                 Nanos now);
+  void poison(Group& group, ErrorCode code, const std::string& message, Nanos now);
+  void forget_settled(Group& group);
+  void expire_calls(Nanos now);
+  std::string missing_shards(const Group& group, const GroupCall& call) const;
+
+  // Publications (directory_holdings.cc).
+  ContentEntry& content_for_publish(Group& group, VersionId version);
+  Result<Done> check_layout(const ContentEntry& entry, const Group& group, ShardIndex shard,
+                            const net::LayoutSummary& layout) const;
+  void hide(Publication& publication, bool failed, const std::string& why, Nanos now);
+  void hide_all(Group& group, bool failed, const std::string& why, Nanos now);
+  void notice_drained(Publication& publication);
+  void forget_publication(Publication& publication);
+  void note_copies(ContentEntry& entry, Nanos now);
+  void drop_assignment(Assignment& assignment, Nanos now);
+  void abandon(Assignment& assignment, const std::string& why);
+  void commit_if_complete(Publication& publication, Nanos now);
+  void lose_member(Client& client, const std::string& why, Nanos now);
+  bool all_shards_beyond(const Group& group, CallNumber number) const;
+
+  void send(Client& client, net::EventBody body);
+  void note_deadline(Nanos when) {
+    if (when < next_deadline_) next_deadline_ = when;
+  }
+  void expire_leases(Nanos now);
+  void settle(Nanos now);  // runs the scheduler, drops what nobody needs, tells the observer
+  void find_next_deadline(Nanos now);
+  // Queue for sources: re-routes go before new calls, each in the order of asking.
+  void enqueue(Group& group, CallNumber number, bool reroute);
+
+  ServerOptions options_;
+  BootId boot_;
+  ServerObserver* observer_;
+  Nanos last_tick_;
+  Nanos next_deadline_;
+  uint64_t next_group_ = 1;
+  uint64_t next_content_ = 1;
+  uint64_t next_assignment_ = 1;
+  uint64_t next_queue_place_ = 1;
+  bool sources_changed_ = false;        // the queue is worth another look
+  std::map<uint64_t, Client> clients_;  // by incarnation
+  std::map<std::pair<std::string, std::string>, Group> groups_;
+  std::map<ContentKey, ContentEntry> contents_;
+  std::map<uint64_t, Assignment> assignments_;
+  struct Waiting {
+    Group* group = nullptr;
+    CallNumber number;
+  };
+  std::map<std::pair<bool, uint64_t>, Waiting> queue_;  // (new call, place)
+  std::map<uint64_t, Nanos> buried_;  // incarnations that may not come back, until when
+  std::vector<Incarnation> woken_;
+};
+
+}  // namespace weightlane::ros

@@ -1,0 +1,289 @@
+#include "ros/handle_core.h"
+
+#include "ros/planted_bugs.h"
+#include "ros/probes.h"
+
+namespace weightlane::ros {
+
+namespace {
+
+constexpr Nanos kLookAtReaders =
+    millis(20);                        // without a server: how often the source counts its readers
+constexpr uint32_t kLandingWords = 3;  // stamp and proven of a source, and its digests' stamp
+
+std::string handle_text(const OpenOptions& options) {
+  return options.model + "/" + options.replica + "/" + std::to_string(options.shard.value);
+}
+
+}  // namespace
+
+HandleCore::HandleCore(Environment environment, OpenOptions options)
+    : environment_(environment),
+      options_(std::move(options)),
+      changed_(*environment.runtime),
+      source_(environment, handle_text(options_)),
+      session_(environment, options_.servers.empty() ? std::string() : options_.servers.front(),
+               options_.timing, this),
+      tasks_(*environment.runtime) {}
+
+HandleCore::~HandleCore() {
+  tasks_.cancel_all();
+  jobs_.clear();
+  if (landing_.value != 0) environment_.data->free_words(landing_);
+}
+
+std::string HandleCore::describe() const { return handle_text(options_); }
+
+net::OpenRequest HandleCore::open_request() const {
+  return {options_.model,      options_.replica, options_.shard,
+          options_.num_shards, options_.node,    source_.endpoint()};
+}
+
+flow::Task<Result<Done>> HandleCore::open(Nanos deadline) {
+  if (options_.servers.empty())
+    co_return Error{ErrorCode::kInvalidArgument, "no reference server's address is given"};
+  if (Result<Done> started = source_.start(); !started) co_return started.error();
+  Result<net::RegionId> landing = environment_.data->allocate_words(kLandingWords);
+  if (!landing) co_return landing.error();
+  landing_ = *landing;
+  Result<net::OpenedResponse> opened = co_await session_.open(open_request(), deadline);
+  if (!opened) co_return opened.error();
+  source_.set_incarnation(session_.incarnation());
+  next_call_ = opened->next_call.value;
+  lease_ = opened->lease;
+  drain_ = opened->drain;
+  state_ = HandleState::kOpen;
+  tasks_.spawn(work(this), "handle.work");
+  co_return Done{};
+}
+
+flow::Task<void> HandleCore::work(HandleCore* self) {
+  while (true) {
+    if (!self->session_open() && self->state_ != HandleState::kPoisoned &&
+        self->state_ != HandleState::kClosed) {
+      co_await self->recover();
+    } else if (!self->jobs_.empty()) {
+      flow::Task<void> job = std::move(self->jobs_.front());
+      self->jobs_.pop_front();
+      co_await std::move(job);
+    } else {
+      co_await self->changed_.wait();
+    }
+  }
+}
+
+std::optional<VersionId> HandleCore::holds() const {
+  if (state_ != HandleState::kPublished || !held_.has_value()) return std::nullopt;
+  return held_->content.version;
+}
+
+Progress HandleCore::progress() const {
+  Progress progress;
+  progress.total_bytes = layout_.has_value() ? layout_->summary().bytes : 0;
+  progress.sealed_bytes = source_.stamp().value != 0 ? source_.proven() : 0;
+  if (reader_ != nullptr)
+    progress.source = reader_->source_name() + " (" + reader_->transport() + ")";
+  progress.reroutes = reroutes_;
+  progress.stalled = stalled_;
+  return progress;
+}
+
+// ---------------------------------------------------------------- what the server says
+
+void HandleCore::on_event(const net::Event& event) {
+  std::visit([this](const auto& body) { on(body); }, event.body);
+  changed_.notify_all();
+}
+
+void HandleCore::on(const net::AssignedEvent& event) {
+  if (event.number == call_.number && !call_.decided.has_value()) {
+    call_.assigned = event;
+  } else {
+    session_.post(net::ReleaseRequest{event.assignment, net::ReleaseKind::kNeverOpened, 0, {}});
+  }
+}
+
+void HandleCore::on(const net::DrainedEvent& event) {
+  if (held_.has_value() && held_->number == event.number) held_->drained = true;
+}
+
+void HandleCore::on(const net::DecidedEvent& event) {
+  if (event.number != call_.number) return;
+  call_.decided = event;
+  if (!event.ok) stop_reader(net::ReleaseKind::kAbandoned, false);
+}
+
+void HandleCore::on(const net::YieldEvent& event) {
+  if (call_.assigned.has_value() && call_.assigned->assignment == event.assignment) {
+    call_.assigned.reset();
+    session_.post(net::ReleaseRequest{event.assignment, net::ReleaseKind::kNeverOpened, 0, {}});
+  } else if (reader_ != nullptr && reader_->assignment() == event.assignment) {
+    stop_reader(net::ReleaseKind::kNeverOpened, true);
+  }
+}
+
+void HandleCore::on(const net::AbandonEvent& event) {
+  if (call_.assigned.has_value() && call_.assigned->assignment == event.assignment) {
+    call_.assigned.reset();
+    session_.post(net::ReleaseRequest{event.assignment, net::ReleaseKind::kNeverOpened, 0, {}});
+  } else if (reader_ != nullptr && reader_->assignment() == event.assignment) {
+    stop_reader(net::ReleaseKind::kAbandoned, false);
+  }
+}
+
+void HandleCore::on_rejected(const net::RequestBody& body, const net::Failure& failure) {
+  const auto* call = std::get_if<net::GroupCallRequest>(&body);
+  if (call == nullptr || call->number != call_.number || call_.decided.has_value()) return;
+  call_.decided = net::DecidedEvent{call->number, false, {}, failure.code, failure.message};
+  changed_.notify_all();
+}
+
+void HandleCore::on_session_ended() {
+  if (session_.state() == ServerSession::State::kServerLost && environment_.observer != nullptr)
+    environment_.observer->on_server_lost(name());
+  stop_reader(net::ReleaseKind::kAbandoned, false);
+  changed_.notify_all();
+}
+
+void HandleCore::stop_reader(net::ReleaseKind kind, bool only_if_unopened) {
+  if (reader_ != nullptr) reader_->stop(kind, only_if_unopened);
+}
+
+// ---------------------------------------------------------------- memory
+
+void HandleCore::set_stamp(Stamp stamp, net::Content content, uint64_t proven) {
+  if (environment_.observer != nullptr) environment_.observer->on_stamp(name(), stamp, content);
+  if (stamp.value == 0)
+    source_.withdraw();
+  else
+    source_.show(stamp, content, proven);
+}
+
+// Returns when the memory is the application's: no READ executed from now on can be accepted by
+// anyone.
+flow::Task<void> HandleCore::hand_back() {
+  if (!held_.has_value()) co_return;
+  flow::Runtime& rt = runtime();
+  const Nanos deadline = deadline_after(rt.now(), drain_);
+  if (!WL_BUG(kNoDrain)) {
+    while (!held_->drained) {
+      // The server tells when the readers have left. Without one, those that can be seen are let
+      // finish; an evicted shard's readers have been sent elsewhere by it.
+      Nanos until = deadline;
+      if (!session_open()) {
+        const bool lost = session_.state() == ServerSession::State::kServerLost;
+        if (!lost || source_.connected_readers() == 0) break;
+        const Nanos look = rt.now() + kLookAtReaders;
+        if (look < until) until = look;
+      }
+      const bool notified = co_await changed_.wait_until(until);
+      if (!notified && rt.now() >= deadline) break;
+    }
+    if (!held_->drained && source_.connected_readers() > 0) {
+      rt.probe(probes::kFenced);
+      if (environment_.observer != nullptr) environment_.observer->on_fenced(name());
+    }
+  }
+  set_stamp({}, {}, 0);
+  rt.trace({"handle.handed_back", held_->number.value, held_->content.version.value,
+            options_.shard.value, options_.replica});
+  held_.reset();
+  co_await source_.leave_memory();
+  if (state_ == HandleState::kPublished || state_ == HandleState::kReceiving)
+    state_ = HandleState::kRegistered;
+}
+
+void HandleCore::poison(Error why) {
+  poison_ = std::move(why);
+  state_ = HandleState::kPoisoned;
+}
+
+// The server let this shard go. The memory is taken back; after an eviction the shard opens again
+// as a new incarnation, and the next call learns of the loss (the others of the replica learn it
+// from theirs).
+flow::Task<void> HandleCore::recover() {
+  flow::Runtime& rt = runtime();
+  const bool evicted = session_.state() == ServerSession::State::kEvicted;
+  const std::string why = session_.why_ended();
+  co_await hand_back();
+  if (!evicted) {
+    poison(Error{ErrorCode::kServerLost,
+                 describe() + ": " + why + "; close this handle and open again"});
+    co_return;
+  }
+  rt.probe(probes::kReopened);
+  const Nanos deadline = deadline_after(rt.now(), options_.timing.server_lost);
+  Result<net::OpenedResponse> opened = co_await session_.open(open_request(), deadline);
+  if (!opened) {
+    if (opened.error().code == ErrorCode::kAlreadyOpen)
+      poison(Error{ErrorCode::kSuperseded,
+                   describe() + ": another process has opened this shard meanwhile"});
+    else
+      poison(Error{ErrorCode::kServerLost, describe() + ": " + opened.error().message});
+    co_return;
+  }
+  source_.set_incarnation(session_.incarnation());
+  next_call_ = opened->next_call.value;
+  loss_ = Error{ErrorCode::kReplicaLost, describe() + ": " + why + "; what it held is handed back"};
+}
+
+std::optional<Error> HandleCore::take_loss() {
+  if (poison_.has_value()) return poison_;
+  return std::exchange(loss_, std::nullopt);
+}
+
+Error HandleCore::wrong_state(const char* call) const {
+  if (state_ == HandleState::kPoisoned && poison_.has_value()) return *poison_;
+  std::string text = std::string(call) + ": " + describe() + " is " + handle_state_name(state_);
+  if (held_.has_value() && state_ == HandleState::kPublished)
+    text += " (version " + std::to_string(held_->content.version.value) + ")";
+  return {ErrorCode::kWrongState, std::move(text)};
+}
+
+// ---------------------------------------------------------------- jobs
+
+flow::Future<Result<Done>> HandleCore::register_tensors(std::vector<TensorSpec> tensors) {
+  Job<Done> done(runtime());
+  flow::Future<Result<Done>> future = done.future();
+  enqueue(do_register(this, std::move(tensors), std::move(done)));
+  return future;
+}
+
+flow::Future<Result<Done>> HandleCore::unregister_tensors() {
+  Job<Done> done(runtime());
+  flow::Future<Result<Done>> future = done.future();
+  enqueue(do_unregister(this, std::move(done)));
+  return future;
+}
+
+flow::Future<Result<Done>> HandleCore::publish(VersionId version) {
+  Job<Done> done(runtime());
+  flow::Future<Result<Done>> future = done.future();
+  enqueue(do_publish(this, version, std::move(done)));
+  return future;
+}
+
+flow::Future<Result<Done>> HandleCore::unpublish() {
+  Job<Done> done(runtime());
+  flow::Future<Result<Done>> future = done.future();
+  enqueue(do_unpublish(this, std::move(done)));
+  return future;
+}
+
+flow::Future<Result<std::optional<VersionId>>> HandleCore::receive(net::CallKind kind,
+                                                                   net::VersionSpec version,
+                                                                   Nanos timeout) {
+  Job<std::optional<VersionId>> done(runtime());
+  flow::Future<Result<std::optional<VersionId>>> future = done.future();
+  enqueue(do_receive(this, kind, version, timeout, std::move(done)));
+  return future;
+}
+
+flow::Future<Result<Done>> HandleCore::close() {
+  Job<Done> done(runtime());
+  flow::Future<Result<Done>> future = done.future();
+  enqueue(do_close(this, std::move(done)));
+  return future;
+}
+
+}  // namespace weightlane::ros

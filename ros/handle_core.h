@@ -1,0 +1,146 @@
+// HandleCore: what lives behind a ShardHandle, longer than any one caller's task.
+//
+// Callers' requests are jobs, done one at a time by one coroutine, the worker; a caller only waits
+// for its job's promise, so dropping the caller changes nothing. Events of the server arrive beside
+// that and only leave notes (CallNotes, held_.drained, a stop for the reader) that the worker looks
+// at whenever `changed_` is notified.
+//
+// Who gives memory back: hand_back(), and nobody else. Order: drain (bounded), stamp 0, queue pairs
+// destroyed, helper threads out of the memory (P2).
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "flow/future.h"
+#include "flow/signal.h"
+#include "flow/task_set.h"
+#include "ros/reader.h"
+#include "ros/session.h"
+#include "ros/shard_handle.h"
+
+namespace weightlane::ros {
+
+class HandleCore final : public SessionListener {
+ public:
+  HandleCore(Environment environment, OpenOptions options);
+  ~HandleCore() override;
+
+  flow::Task<Result<Done>> open(Nanos deadline);
+
+  // Each enqueues a job; the future is broken when the handle goes.
+  flow::Future<Result<Done>> register_tensors(std::vector<TensorSpec> tensors);
+  flow::Future<Result<Done>> unregister_tensors();
+  flow::Future<Result<Done>> publish(VersionId version);
+  flow::Future<Result<Done>> unpublish();
+  flow::Future<Result<std::optional<VersionId>>> receive(net::CallKind kind,
+                                                         net::VersionSpec version, Nanos timeout);
+  flow::Future<Result<Done>> close();
+
+  HandleState state() const { return state_; }
+  std::optional<VersionId> holds() const;
+  Progress progress() const;
+  uint64_t registered_bytes() const { return registered_bytes_; }
+  CallNumber next_call() const { return {next_call_}; }
+  flow::Runtime& runtime() const { return *environment_.runtime; }
+
+ private:
+  // What the shard's memory holds or receives, begun by one call.
+  struct Held {
+    CallNumber number;
+    net::Content content;
+    bool drained = false;
+  };
+  // What the server said about the call under way.
+  struct CallNotes {
+    CallNumber number;  // 0: no call
+    net::CallKind kind = net::CallKind::kPublish;
+    Nanos started{0};
+    std::optional<net::DecidedEvent> decided;
+    std::optional<net::AssignedEvent> assigned;  // not taken up yet
+  };
+  template <typename T>
+  using Job = flow::Promise<Result<T>>;
+
+  void on_event(const net::Event& event) override;
+  void on_rejected(const net::RequestBody& body, const net::Failure& failure) override;
+  void on_session_ended() override;
+  void on(const net::AssignedEvent& event);
+  void on(const net::DrainedEvent& event);
+  void on(const net::DecidedEvent& event);
+  void on(const net::YieldEvent& event);
+  void on(const net::AbandonEvent& event);
+
+  void enqueue(flow::Task<void> job) {
+    jobs_.push_back(std::move(job));
+    changed_.notify_all();
+  }
+  static flow::Task<void> work(HandleCore* self);
+
+  // The jobs (handle_calls.cc). `self` outlives them: it owns the task that runs them.
+  static flow::Task<void> do_register(HandleCore* self, std::vector<TensorSpec> tensors,
+                                      Job<Done> done);
+  static flow::Task<void> do_unregister(HandleCore* self, Job<Done> done);
+  static flow::Task<void> do_publish(HandleCore* self, VersionId version, Job<Done> done);
+  static flow::Task<void> do_unpublish(HandleCore* self, Job<Done> done);
+  static flow::Task<void> do_receive(HandleCore* self, net::CallKind kind, net::VersionSpec version,
+                                     Nanos timeout, Job<std::optional<VersionId>> done);
+  static flow::Task<void> do_close(HandleCore* self, Job<Done> done);
+
+  flow::Task<Result<Done>> unpublish_now();
+  flow::Task<Result<std::optional<VersionId>>> receive_now(net::CallKind kind,
+                                                           net::VersionSpec version, Nanos timeout);
+  flow::Task<Result<Done>> deregister_now();
+  // Waits until the call under way is decided, or `wake_for_assignment` and there is one, or the
+  // session ended.
+  flow::Task<void> wait_for_server(bool wake_for_assignment);
+  flow::Task<void> take_up(net::AssignedEvent assigned);
+  void begin_receiving(const net::AssignedEvent& assigned);
+
+  void start_call(net::CallKind kind, net::VersionSpec version, Nanos timeout);
+  void end_call(bool ok, ErrorCode code, net::Content content);
+  // The error of a call whose session has ended, or of a loss that nobody has been told of yet.
+  std::optional<Error> take_loss();
+  Error wrong_state(const char* call) const;
+  bool session_open() const { return session_.state() == ServerSession::State::kOpen; }
+
+  flow::Task<void> hand_back();
+  flow::Task<void> recover();
+  void poison(Error why);
+  void stop_reader(net::ReleaseKind kind, bool only_if_unopened);
+  void set_stamp(Stamp stamp, net::Content content, uint64_t proven);
+  HandleName name() const { return {options_.model, options_.replica, options_.shard}; }
+  net::OpenRequest open_request() const;
+  std::string describe() const;
+
+  Environment environment_;
+  OpenOptions options_;
+  HandleState state_ = HandleState::kClosed;
+  Nanos lease_{0};
+  Nanos drain_{0};
+  uint64_t next_call_ = 1;
+  CallNotes call_;
+  std::optional<Held> held_;
+  std::optional<Error>
+      loss_;  // to be told by the next call: the replica lost a member or this shard its place
+  std::optional<Error> poison_;  // why only close() is left
+
+  std::optional<Layout> layout_;
+  std::vector<net::RegionId> regions_;
+  net::RegionId landing_;
+  uint64_t registered_bytes_ = 0;
+  Receiving receiving_;
+  Reader* reader_ = nullptr;  // the one that runs, in take_up's frame
+  uint64_t reroutes_ = 0;
+  Nanos stalled_{0};
+
+  std::deque<flow::Task<void>> jobs_;
+  flow::Signal changed_;
+  Source source_;
+  ServerSession session_;
+  flow::TaskSet tasks_;  // last: destroyed first
+};
+
+}  // namespace weightlane::ros

@@ -1,0 +1,80 @@
+// The places in ros/ that a campaign must have seen. One table; ids 256 and up are this layer's.
+#pragma once
+
+#include <array>
+
+#include "flow/runtime.h"
+
+namespace weightlane::ros::probes {
+
+#define WL_ROS_PROBES(X)                                      \
+  X(kOpenRepeated, "ros.open.repeated", false)                \
+  X(kOpenOccupied, "ros.open.occupied", false)                \
+  X(kOpenBuried, "ros.open.after_eviction", true)             \
+  X(kStaleSession, "ros.request.stale_session", true)         \
+  X(kUnknownClient, "ros.request.unknown_incarnation", false) \
+  X(kRepeated, "ros.request.repeated", false)                 \
+  X(kEvicted, "ros.client.evicted", false)                    \
+  X(kClosed, "ros.client.closed", false)                      \
+  X(kTimeGap, "ros.server.time_gap", true)                    \
+  X(kCallMismatch, "ros.call.mismatch", false)                \
+  X(kCallPoisoned, "ros.call.poisoned", false)                \
+  X(kMissingMember, "ros.call.missing_member", true)          \
+  X(kCallTimeout, "ros.call.timeout", false)                  \
+  X(kLayoutMismatch, "ros.call.layout_mismatch", false)       \
+  X(kFallenBehind, "ros.call.fallen_behind", true)            \
+  X(kContentJoined, "ros.publish.joined_content", false)      \
+  X(kContentRenewed, "ros.publish.renewed_content", true)     \
+  X(kUpdateNothing, "ros.update.nothing", false)              \
+  X(kUpdateDecided, "ros.update.decided", false)              \
+  X(kQueued, "ros.replicate.queued", false)                   \
+  X(kFromPartial, "ros.assign.from_partial", false)           \
+  X(kRerouted, "ros.assign.rerouted", false)                  \
+  X(kRetriedSame, "ros.assign.retried_same_source", false)    \
+  X(kMixedSources, "ros.assign.mixed_sources", true)          \
+  X(kYielded, "ros.drain.yield", false)                       \
+  X(kAbandoned, "ros.assign.abandoned", false)                \
+  X(kUnavailable, "ros.replicate.unavailable", false)         \
+  X(kCommitted, "ros.replicate.committed", false)             \
+  X(kAbortedCommitted, "ros.abort.after_commit", true)        \
+  X(kDrainWaited, "ros.drain.waited", false)                  \
+  X(kFenced, "ros.source.fenced", false)                      \
+  X(kConnectRefused, "ros.source.refused", false)             \
+  X(kSealed, "ros.read.sealed", false)                        \
+  X(kSealBroken, "ros.read.seal_broken", false)               \
+  X(kStalled, "ros.read.stalled", false)                      \
+  X(kCaughtUp, "ros.read.caught_up", false)                   \
+  X(kReadFailed, "ros.read.failed", false)                    \
+  X(kResumed, "ros.read.resumed_prefix", false)               \
+  X(kQuarantined, "ros.read.quarantined", false)              \
+  X(kPoisoned, "ros.read.destination_poisoned", true)         \
+  X(kQueueFull, "ros.read.queue_full", true)                  \
+  X(kNeverOpened, "ros.read.never_opened", false)             \
+  X(kDigestWaited, "ros.read.digest_waited", true)            \
+  X(kDigestMismatch, "ros.read.digest_mismatch", true)        \
+  X(kReconnected, "ros.session.reconnected", false)           \
+  X(kOutcomeUnknown, "ros.session.outcome_unknown", false)    \
+  X(kServerLost, "ros.session.server_lost", false)            \
+  X(kReopened, "ros.handle.reopened", false)                  \
+  X(kDetached, "ros.handle.caller_detached", false)
+
+enum : uint16_t {
+  kFirstRosProbe = 256,
+#define WL_PROBE_ID(symbol, name, rare) symbol##Id,
+  WL_ROS_PROBES(WL_PROBE_ID)
+#undef WL_PROBE_ID
+};
+
+#define WL_PROBE_POINT(symbol, name, rare) \
+  inline constexpr flow::ProbePoint symbol{symbol##Id, name, rare};
+WL_ROS_PROBES(WL_PROBE_POINT)
+#undef WL_PROBE_POINT
+
+inline constexpr std::array kAll = {
+#define WL_PROBE_LISTED(symbol, name, rare) symbol,
+    WL_ROS_PROBES(WL_PROBE_LISTED)
+#undef WL_PROBE_LISTED
+};
+#undef WL_ROS_PROBES
+
+}  // namespace weightlane::ros::probes

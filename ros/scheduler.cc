@@ -1,0 +1,273 @@
+#include "ros/scheduler.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "ros/probes.h"
+
+namespace weightlane::ros {
+
+namespace {
+
+constexpr uint32_t kUnrooted = UINT32_MAX;
+constexpr uint32_t kChainLimit =
+    1u << 20;  // no chain is longer; guards against a cycle that must not exist
+
+}  // namespace
+
+void Scheduler::run() {
+  std::vector<std::pair<bool, uint64_t>> places;
+  places.reserve(directory_.queue_.size());
+  for (const auto& [place, waiting] : directory_.queue_) places.push_back(place);
+  for (const auto& place : places) {
+    auto entry = directory_.queue_.find(place);
+    if (entry == directory_.queue_.end()) continue;
+    const Directory::Waiting waiting = entry->second;
+    bool leaves = true;
+    if (place.first) {
+      auto call = waiting.group->calls.find(waiting.number.value);
+      if (call != waiting.group->calls.end() && !call->second.decided)
+        leaves = serve_call(*waiting.group, call->second);
+    } else {
+      auto reader = waiting.group->publications.find(waiting.number.value);
+      if (reader != waiting.group->publications.end() && !reader->second->hidden)
+        leaves = serve_reroute(*reader->second);
+    }
+    if (leaves) directory_.queue_.erase(place);
+  }
+}
+
+// The newest content that the group may ask for: the highest version that is whole and visible, or
+// the k-th below it.
+ContentEntry* Scheduler::resolve(const Group& group, const net::VersionSpec& version) const {
+  uint32_t skip = version.kind == net::VersionKind::kLatest ? version.back : 0;
+  const VersionId* passed = nullptr;
+  auto& contents = directory_.contents_;
+  auto at = contents.upper_bound({group.model, UINT64_MAX, UINT64_MAX, UINT64_MAX});
+  while (at != contents.begin()) {
+    --at;
+    ContentEntry& entry = at->second;
+    if (entry.model != group.model) break;
+    if (entry.no_copy_since != kForever) continue;
+    if (version.kind == net::VersionKind::kExact) {
+      if (entry.content.version == version.exact) return &entry;
+      continue;
+    }
+    if (passed != nullptr && *passed == entry.content.version)
+      continue;  // same number, older content
+    if (skip == 0) return &entry;
+    --skip;
+    passed = &entry.content.version;
+  }
+  return nullptr;
+}
+
+bool Scheduler::serve_call(Group& group, GroupCall& call) {
+  ContentEntry* entry = resolve(group, call.version);
+  if (call.kind == net::CallKind::kUpdate) {
+    const Publication* held = nullptr;
+    for (const auto& [number, publication] : group.publications)
+      if (!publication->hidden) held = publication.get();
+    const bool newer =
+        entry != nullptr &&
+        (held == nullptr ||
+         std::tie(entry->content.generation, entry->content.version) >
+             std::tie(held->content->content.generation, held->content->content.version));
+    if (!newer) {
+      directory_.observer_->on_probe(probes::kUpdateNothing);
+      directory_.decide(group, call,
+                        net::DecidedEvent{call.number, true, {}, ErrorCode::kInvalidArgument, {}});
+      directory_.forget_settled(group);
+      return true;
+    }
+  }
+  if (entry == nullptr) return false;
+  if (!layouts_agree(group, call, *entry)) return true;
+  std::vector<uint32_t> shards(group.num_shards);
+  for (uint32_t shard = 0; shard < group.num_shards; ++shard) shards[shard] = shard;
+  Publication* source = choose(group, nullptr, *entry, shards);
+  if (source == nullptr) {
+    directory_.observer_->on_probe(probes::kQueued);
+    return false;
+  }
+  begin_transfer(group, call, *entry, *source);
+  return true;
+}
+
+bool Scheduler::layouts_agree(Group& group, GroupCall& call, const ContentEntry& entry) {
+  for (uint32_t shard = 0; shard < group.num_shards; ++shard) {
+    Result<Done> same = directory_.check_layout(entry, group, {shard}, call.shards[shard].layout);
+    if (same) continue;
+    directory_.observer_->on_probe(probes::kLayoutMismatch);
+    directory_.fail_call(group, call, same.error().code, same.error().message, now_);
+    return false;
+  }
+  return true;
+}
+
+void Scheduler::begin_transfer(Group& group, GroupCall& call, ContentEntry& entry,
+                               Publication& source) {
+  if (call.kind == net::CallKind::kUpdate) {
+    directory_.observer_->on_probe(probes::kUpdateDecided);
+    directory_.hide_all(group, false, "updated", now_);
+  }
+  auto owned = std::make_unique<Publication>();
+  Publication& reader = *owned;
+  reader.group = &group;
+  reader.number = call.number;
+  reader.content = &entry;
+  reader.receiving = true;
+  reader.shards.resize(group.num_shards);
+  for (ShardHolding& holding : reader.shards) holding.present = true;
+  group.publications[call.number.value] = std::move(owned);
+  entry.publications.push_back(&reader);
+  call.receiving = &reader;
+  for (uint32_t shard = 0; shard < group.num_shards; ++shard) assign(reader, {shard}, source);
+}
+
+void Scheduler::assign(Publication& reader, ShardIndex shard, Publication& source) {
+  Client* client = reader.group->members[shard.value];
+  const Client* from = source.group->members[shard.value];
+  WL_ASSERT(client != nullptr && from != nullptr);
+  const AssignmentId id{directory_.next_assignment_++};
+  Assignment& assignment = directory_.assignments_[id.value];
+  assignment.id = id;
+  assignment.reader = &reader;
+  assignment.source = &source;
+  assignment.shard = shard;
+  source.outgoing.push_back(&assignment);
+  ShardHolding& holding = reader.shards[shard.value];
+  holding.reading = id;
+  holding.needs_source = false;
+  if (!source.complete) directory_.observer_->on_probe(probes::kFromPartial);
+  if (holding.avoid == source.group->id) directory_.observer_->on_probe(probes::kRetriedSame);
+  directory_.observer_->on_assigned(reader.group->replica, source.group->replica, shard,
+                                    reader.content->content);
+  directory_.send(*client, net::AssignedEvent{reader.number,
+                                              id,
+                                              reader.content->content,
+                                              {source.group->replica, from->incarnation,
+                                               from->endpoint, from->node, source.complete}});
+  directory_.sources_changed_ = true;  // the reader is a partial source now
+}
+
+bool Scheduler::serve_reroute(Publication& reader) {
+  bool waiting = false;
+  for (uint32_t shard = 0; shard < reader.shards.size(); ++shard) {
+    if (!reader.shards[shard].needs_source) continue;
+    if (Publication* source = choose(*reader.group, &reader, *reader.content, {shard})) {
+      directory_.observer_->on_probe(probes::kRerouted);
+      assign(reader, {shard}, *source);
+      const bool mixed =
+          std::any_of(reader.shards.begin(), reader.shards.end(), [&](const ShardHolding& other) {
+            auto found = directory_.assignments_.find(other.reading.value);
+            return found != directory_.assignments_.end() && found->second.source != source;
+          });
+      if (mixed) directory_.observer_->on_probe(probes::kMixedSources);
+      continue;
+    }
+    waiting = true;
+    if (reader.shards[shard].retry_at > now_)
+      directory_.note_deadline(reader.shards[shard].retry_at);
+  }
+  if (!waiting) return true;
+  // Nobody has the rest. One lease of grace: the holder may be on its way back.
+  const Nanos since = reader.content->no_copy_since;
+  if (since == kForever) return false;
+  const Nanos grace = since + directory_.options_.lease;
+  if (now_ < grace) {
+    directory_.note_deadline(grace);
+    return false;
+  }
+  Group& group = *reader.group;
+  auto call = group.calls.find(reader.number.value);
+  WL_ASSERT(call != group.calls.end());
+  directory_.observer_->on_probe(probes::kUnavailable);
+  directory_.fail_call(group, call->second, ErrorCode::kVersionUnavailable,
+                       "version " + std::to_string(reader.content->content.version.value) +
+                           " of model " + group.model + ": its last holder is gone and " +
+                           group.name() + " has only a part",
+                       now_);
+  return true;
+}
+
+Publication* Scheduler::choose(const Group& group, const Publication* reader,
+                               const ContentEntry& content,
+                               const std::vector<uint32_t>& shards) const {
+  Publication* best = nullptr;
+  std::tuple<bool, bool, bool, uint32_t, size_t> best_rank;
+  for (Publication* candidate : content.publications) {
+    if (!eligible(*candidate, group, reader, shards)) continue;
+    const uint32_t chain = chain_length(*candidate);
+    const uint32_t shard = shards.front();
+    const bool avoided = reader != nullptr && reader->shards[shard].avoid == candidate->group->id;
+    const bool far = group.members[shard] == nullptr ||
+                     group.members[shard]->node != candidate->group->members[shard]->node;
+    const std::tuple rank{avoided, far, !candidate->complete, chain, candidate->outgoing.size()};
+    if (best == nullptr || rank < best_rank) {
+      best = candidate;
+      best_rank = rank;
+    }
+  }
+  return best;
+}
+
+bool Scheduler::eligible(const Publication& candidate, const Group& group,
+                         const Publication* reader, const std::vector<uint32_t>& shards) const {
+  if (candidate.hidden || candidate.group == &group) return false;
+  for (uint32_t shard : shards) {
+    if (candidate.group->members[shard] == nullptr) return false;
+    if (reader == nullptr) continue;
+    const ShardHolding& holding = reader->shards[shard];
+    if (holding.avoid == candidate.group->id && now_ < holding.retry_at) return false;
+  }
+  const bool pipelining = directory_.options_.pipelining;
+  if (pipelining) {
+    for (const Assignment* taken : candidate.outgoing)
+      if (taken->reader != reader) return false;
+  }
+  if (candidate.complete) return true;
+  if (!pipelining || !candidate.receiving) return false;
+  if (chain_length(candidate) == kUnrooted) return false;
+  return reader == nullptr || !reads_from(candidate, *reader);
+}
+
+bool Scheduler::reads_from(const Publication& publication, const Publication& other) const {
+  std::vector<const Publication*> todo{&publication};
+  std::vector<const Publication*> seen;
+  while (!todo.empty()) {
+    const Publication* at = todo.back();
+    todo.pop_back();
+    if (at == &other) return true;
+    if (std::find(seen.begin(), seen.end(), at) != seen.end()) continue;
+    seen.push_back(at);
+    for (const ShardHolding& holding : at->shards) {
+      auto found = directory_.assignments_.find(holding.reading.value);
+      if (found != directory_.assignments_.end()) todo.push_back(found->second.source);
+    }
+  }
+  return false;
+}
+
+uint32_t Scheduler::chain_length(const Publication& publication, uint32_t depth) const {
+  if (publication.complete) return 0;
+  if (!publication.receiving || publication.hidden || depth > kChainLimit) return kUnrooted;
+  uint32_t longest = 0;
+  const Publication* looked_at = nullptr;  // shards mostly share one source
+  for (uint32_t shard = 0; shard < publication.shards.size(); ++shard) {
+    const ShardHolding& holding = publication.shards[shard];
+    if (holding.complete) continue;
+    auto found = directory_.assignments_.find(holding.reading.value);
+    if (found == directory_.assignments_.end() || found->second.abandoned) return kUnrooted;
+    const Publication* source = found->second.source;
+    if (source->group->members[shard] == nullptr) return kUnrooted;
+    if (source == looked_at) continue;
+    looked_at = source;
+    const uint32_t rest = chain_length(*source, depth + 1);
+    if (rest == kUnrooted) return kUnrooted;
+    longest = std::max(longest, rest + 1);
+  }
+  return longest;
+}
+
+}  // namespace weightlane::ros

@@ -1,0 +1,45 @@
+// Scheduler: who reads from whom. Works on the Directory's state, in one step: choosing a source
+// reserves it (P7).
+//
+// Rules, in their order: a source is free (with pipelining it serves one reader replica at a time);
+// same node before others; whole copies before partial ones; the shortest chain. A partial replica
+// is a source only while its own chain ends in a whole copy at this server, and never for a replica
+// that feeds it at any distance. The source that failed a shard last is left out for a while and
+// then allowed again, in case there is no other. Requests wait in order; re-routes go first.
+#pragma once
+
+#include "ros/directory.h"
+
+namespace weightlane::ros {
+
+class Scheduler {
+ public:
+  Scheduler(Directory& directory, Nanos now) : directory_(directory), now_(now) {}
+  // One pass over the queue; sets Directory::sources_changed_ when it is worth another.
+  void run();
+
+ private:
+  // Each returns true when the entry leaves the queue.
+  bool serve_call(Group& group, GroupCall& call);
+  bool serve_reroute(Publication& reader);
+
+  ContentEntry* resolve(const Group& group, const net::VersionSpec& version) const;
+  bool layouts_agree(Group& group, GroupCall& call, const ContentEntry& entry);
+  void begin_transfer(Group& group, GroupCall& call, ContentEntry& entry, Publication& source);
+  void assign(Publication& reader, ShardIndex shard, Publication& source);
+
+  // The best source of `content` for these shards of `group`; `reader` is null for a transfer that
+  // has not begun.
+  Publication* choose(const Group& group, const Publication* reader, const ContentEntry& content,
+                      const std::vector<uint32_t>& shards) const;
+  bool eligible(const Publication& candidate, const Group& group, const Publication* reader,
+                const std::vector<uint32_t>& shards) const;
+  bool reads_from(const Publication& publication, const Publication& other) const;
+  // Links to the nearest whole copy; kUnrooted when the chain does not end in one.
+  uint32_t chain_length(const Publication& publication, uint32_t depth = 0) const;
+
+  Directory& directory_;
+  Nanos now_;
+};
+
+}  // namespace weightlane::ros
