@@ -1,0 +1,201 @@
+// Seeds to detection: for each bug and each of several ranges of seeds, a child switches the bug on
+// and runs seed after seed until a checker fires, or an assertion kills it. The number it got to is
+// in shared memory, so the child's death is a result like any other.
+#include "sim/bugs.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstring>
+
+#include "ros/planted_bugs.h"
+#include "sim/pool.h"
+#include "sim/schedule.h"
+
+namespace weightlane::sim {
+namespace {
+
+using ros::PlantedBug;
+
+struct Registered {
+  PlantedBug bug;
+  const char* name;
+  const char* description;
+  Scenario scenario;
+};
+
+constexpr std::array kRegistry = {
+    Registered{PlantedBug::kSkipSeal, "skip-seal",
+               "data is accepted without reading the block again", Scenario::kDefault},
+    Registered{PlantedBug::kIgnoreStamp, "ignore-stamp",
+               "the block is read again, its stamp not compared", Scenario::kDefault},
+    Registered{PlantedBug::kProvenEarly, "proven-early",
+               "proven advances before the READs completed", Scenario::kDefault},
+    Registered{PlantedBug::kStampKept, "stamp-kept",
+               "memory is handed back with its stamp still valid", Scenario::kDefault},
+    Registered{PlantedBug::kNoDrain, "no-drain", "unpublish neither drains nor fences",
+               Scenario::kDefault},
+    Registered{PlantedBug::kSuccessUnsealed, "success-unsealed",
+               "success is decided when the first shard is sealed", Scenario::kDefault},
+    Registered{PlantedBug::kPartialComplete, "partial-complete",
+               "a replica that still receives counts as a copy", Scenario::kDefault},
+    Registered{PlantedBug::kVisibleEarly, "visible-early",
+               "a version shows when its first shard is published", Scenario::kDefault},
+    Registered{PlantedBug::kReuseBeforeDestroy, "reuse-before-destroy",
+               "a destination is read into again before the old queue pair is destroyed",
+               Scenario::kDefault},
+    Registered{PlantedBug::kResumeOther, "resume-other",
+               "a re-routed reader keeps its prefix though the content is another",
+               Scenario::kDefault},
+    Registered{PlantedBug::kTwoReaders, "two-readers", "a source is given to two readers at once",
+               Scenario::kDefault},
+    Registered{PlantedBug::kCycle, "cycle", "a partial replica may be fed by what it feeds",
+               Scenario::kDefault},
+    Registered{PlantedBug::kRepeatedApplied, "repeated-applied",
+               "a request that comes twice is applied twice", Scenario::kDefault},
+    Registered{PlantedBug::kStaleSession, "stale-session",
+               "a connection that a newer one replaced is still served", Scenario::kDefault},
+    Registered{PlantedBug::kPerShardDecision, "per-shard-decision",
+               "latest is resolved by each shard for itself", Scenario::kDefault},
+    Registered{PlantedBug::kEvictionSilent, "eviction-silent",
+               "readers of an evicted source are not re-routed", Scenario::kDefault},
+    Registered{PlantedBug::kNoStall, "no-stall", "a stalled transfer is never noticed",
+               Scenario::kDefault},
+};
+
+constexpr size_t kRangesMost = 32;
+
+// Written by the child before each seed, and at the end.
+struct Hunt {
+  uint64_t tried = 0;
+  bool done = false;  // it ended by itself
+  bool found = false;
+  char checker[16] = {};
+};
+struct Board {
+  std::array<std::array<Hunt, kRangesMost>, kRegistry.size()> hunts{};
+  std::atomic<uint64_t> next{0};
+  std::array<std::atomic<uint64_t>, 64> at{};  // hunt + 1 of each job; 0: none
+};
+
+void hunt(const Registered& entry, uint64_t first, uint64_t seeds, Hunt& hunt) {
+  ros::planted_bug = entry.bug;
+  for (uint64_t i = 0; i < seeds && !hunt.found; ++i) {
+    hunt.tried = i + 1;
+    const Outcome outcome = run_plan(draw_plan(entry.scenario, first + i));
+    if (!outcome.violation) continue;
+    hunt.found = true;
+    std::strncpy(hunt.checker, outcome.violation->promise.c_str(), sizeof hunt.checker - 1);
+  }
+  ros::planted_bug = PlantedBug::kNone;
+  hunt.done = true;
+}
+
+BugFinding sum_up(const Registered& entry, const std::array<Hunt, kRangesMost>& hunts,
+                  size_t ranges) {
+  BugFinding finding;
+  finding.name = entry.name;
+  finding.description = entry.description;
+  finding.found = true;
+  std::vector<uint64_t> tried;
+  std::vector<std::string> checkers;
+  for (size_t r = 0; r < ranges; ++r) {
+    const Hunt& hunt = hunts[r];
+    if (!hunt.found) {
+      finding.found = false;
+      continue;
+    }
+    tried.push_back(hunt.tried);
+    checkers.emplace_back(hunt.checker);
+  }
+  if (tried.empty()) return finding;
+  std::sort(tried.begin(), tried.end());
+  finding.median_seeds = tried[tried.size() / 2];
+  finding.p95_seeds = tried[(tried.size() * 95 + 99) / 100 - 1];
+  std::sort(checkers.begin(), checkers.end());
+  long most = 0;
+  for (const std::string& checker : checkers) {
+    const long count = std::count(checkers.begin(), checkers.end(), checker);
+    if (count > most) finding.checker = checker;
+    most = std::max(most, count);
+  }
+  return finding;
+}
+
+}  // namespace
+
+Result<std::vector<BugFinding>> find_bugs(const BugOptions& options) {
+  std::vector<size_t> wanted;
+  std::string names;
+  for (size_t i = 0; i < kRegistry.size(); ++i) {
+    names += std::string(names.empty() ? "" : ", ") + kRegistry[i].name;
+    if (options.only.empty() || options.only == kRegistry[i].name) wanted.push_back(i);
+  }
+  if (wanted.empty())
+    return Error{ErrorCode::kInvalidArgument, "no bug '" + options.only + "'; there are: " + names};
+
+  const size_t ranges = std::min<size_t>(options.ranges, kRangesMost);
+  Shared<Board> board;
+  PoolOptions pool;
+  pool.jobs = std::clamp(options.jobs, 1, 64);
+  pool.work = [&](int job) {
+    // The checkers' findings are the result; what assertions print on the way is not.
+    if (std::freopen("/dev/null", "w", stderr) == nullptr) return 1;
+    for (uint64_t at = board->next.fetch_add(1); at < wanted.size() * ranges;
+         at = board->next.fetch_add(1)) {
+      board->at[static_cast<size_t>(job)] = at + 1;
+      const size_t bug = wanted[at / ranges];
+      const size_t range = at % ranges;
+      hunt(kRegistry[bug], options.first + range * 1'000'000, options.seeds,
+           board->hunts[bug][range]);
+      board->at[static_cast<size_t>(job)] = 0;
+    }
+    return 0;
+  };
+  pool.on_end = [&](const ChildEnd& end) {
+    const uint64_t at = board->at[static_cast<size_t>(end.job)].exchange(0);
+    if (!end.crashed || at == 0) return false;
+    Hunt& dead = board->hunts[wanted[(at - 1) / ranges]][(at - 1) % ranges];
+    dead.found = true;
+    std::strncpy(dead.checker, "assertion", sizeof dead.checker - 1);
+    return true;
+  };
+  run_pool(pool);
+
+  std::vector<BugFinding> findings;
+  for (const size_t bug : wanted)
+    findings.push_back(sum_up(kRegistry[bug], board->hunts[bug], ranges));
+  return findings;
+}
+
+std::string format_findings(const std::vector<BugFinding>& findings, bool json) {
+  std::string text;
+  char line[256];
+  if (!json) {
+    std::snprintf(line, sizeof line, "%-21s %-5s %12s %9s  %-9s  %s\n", "bug", "found",
+                  "median seeds", "p95", "checker", "what it does");
+    text += line;
+  }
+  for (const BugFinding& finding : findings) {
+    const auto median = static_cast<unsigned long long>(finding.median_seeds);
+    const auto p95 = static_cast<unsigned long long>(finding.p95_seeds);
+    if (json) {
+      std::snprintf(line, sizeof line,
+                    "{\"bug\":\"%s\",\"found\":%s,\"median_seeds\":%llu,\"p95_seeds\":%llu,"
+                    "\"checker\":\"%s\"}\n",
+                    finding.name.c_str(), finding.found ? "true" : "false", median, p95,
+                    finding.checker.c_str());
+    } else {
+      std::snprintf(line, sizeof line, "%-21s %-5s %12llu %9llu  %-9s  %s\n", finding.name.c_str(),
+                    finding.found ? "yes" : "no", median, p95,
+                    finding.checker.empty() ? "-" : finding.checker.c_str(),
+                    finding.description.c_str());
+    }
+    text += line;
+  }
+  return text;
+}
+
+}  // namespace weightlane::sim

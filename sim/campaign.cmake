@@ -1,0 +1,13 @@
+# What stands above the simulated world: plans, workload, checkers, campaigns, and the two programs.
+# wl_campaign is compiled once and linked with either build of ros.
+wl_library(wl_campaign campaign.cc checkers.cc plan.cc pool.cc schedule.cc story.cc trace_file.cc workload.cc
+                       workload_steps.cc
+           DEPS wl_sim)
+
+add_executable(weightlane-sim main.cc)
+target_link_libraries(weightlane-sim PRIVATE wl_campaign wl_ros)
+add_executable(weightlane-sim-bugs main.cc bugs.cc)
+target_link_libraries(weightlane-sim-bugs PRIVATE wl_campaign wl_ros_bugs)
+foreach(program IN ITEMS weightlane-sim weightlane-sim-bugs)
+  target_link_options(${program} PRIVATE -Wl,--build-id=sha1)
+endforeach()

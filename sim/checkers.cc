@@ -1,0 +1,614 @@
+// What the checkers see and how they judge it. One rule per function, named after its promise.
+#include "sim/checkers.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "sim/hash.h"
+
+namespace weightlane::sim {
+namespace {
+
+// Outcomes that shards can't agree on (DESIGN, P3): two generals, or the loss of one side alone.
+bool is_lonely(ErrorCode code) {
+  switch (code) {
+    case ErrorCode::kReplicaLost:
+    case ErrorCode::kTimeout:
+    case ErrorCode::kServerLost:
+    case ErrorCode::kDestinationPoisoned:
+    case ErrorCode::kSuperseded:
+    case ErrorCode::kClosed:
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool receives(net::CallKind kind) {
+  return kind == net::CallKind::kReplicate || kind == net::CallKind::kUpdate;
+}
+
+std::string describe(net::Content content) {
+  if (content.id.value == 0) return "nothing";
+  char text[64];
+  std::snprintf(text, sizeof text, "v%llu (%08x)",
+                static_cast<unsigned long long>(content.version.value),
+                static_cast<unsigned>(content.id.value >> 32));
+  return text;
+}
+
+std::string describe_tag(uint64_t tag) {
+  if (tag == 0) return "nothing, never written";
+  if (tag >= kScribble) return "a scribble of a worker that had its memory back";
+  return "publication " + std::to_string(tag >> 40) + ", shard " +
+         std::to_string(tag >> 32 & 0xff) + ", place " + std::to_string(tag & 0xffffffff);
+}
+
+std::string seconds_text(Nanos span) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3f s", to_seconds(span));
+  return text;
+}
+
+}  // namespace
+
+// One handle's observer knows whose it is, so that no name is looked up.
+class Checkers::Watch final : public ros::HandleObserver {
+ public:
+  Watch(Checkers& checkers, WorkerId worker) : checkers_(checkers), worker_(worker) {}
+  void on_call_started(ros::HandleName, CallNumber number, net::CallKind kind) override {
+    checkers_.handle_call_started(view(), number, kind);
+  }
+  void on_call_ended(ros::HandleName, CallNumber number, net::CallKind kind, bool ok,
+                     ErrorCode code, net::Content content, Nanos) override {
+    checkers_.handle_call_ended(view(), number, kind, ok, code, content);
+  }
+  void on_stamp(ros::HandleName, Stamp stamp, net::Content content) override {
+    checkers_.handle_stamp(view(), stamp, content);
+  }
+  void on_proven(ros::HandleName, Stamp stamp, net::Content content, uint64_t proven) override {
+    checkers_.handle_proven(view(), stamp, content, proven);
+  }
+  void on_seal_failed(ros::HandleName, AssignmentId assignment) override {
+    tell("seal failed", assignment.value);
+  }
+  void on_source_connected(ros::HandleName, AssignmentId assignment, std::string_view) override {
+    tell("source connected", assignment.value);
+  }
+  void on_source_failed(ros::HandleName, AssignmentId assignment,
+                        std::string_view reason) override {
+    checkers_.story(view().host, "source failed",
+                    view().name + " assignment " + std::to_string(assignment.value) + ": " +
+                        std::string(reason));
+  }
+  void on_fenced(ros::HandleName) override { tell("fenced its readers", 0); }
+  void on_server_lost(ros::HandleName) override { tell("server lost", 0); }
+
+ private:
+  View& view() { return checkers_.views_[worker_.value]; }
+  void tell(const char* what, uint64_t assignment) {
+    if (checkers_.story_ == nullptr) return;
+    checkers_.story(
+        view().host, what,
+        view().name + (assignment != 0 ? " assignment " + std::to_string(assignment) : ""));
+  }
+  Checkers& checkers_;
+  WorkerId worker_;
+};
+
+Checkers::Checkers(World& world, const Plan& plan) : world_(world), plan_(plan) {
+  publications_.resize(1);
+  world_.set_observer(this);
+}
+
+Checkers::~Checkers() { world_.set_observer(nullptr); }
+
+void Checkers::violate(const char* promise, const std::string& text) {
+  if (violation_) return;
+  violation_ = Violation{promise, text, world_.now()};
+  if (story_ != nullptr) story_->line(world_.now(), "checker", promise, text);
+  world_.request_stop();
+}
+
+std::string Checkers::host_name(HostId host) const { return world_.host(host).place().name; }
+
+void Checkers::story(HostId host, const char* what, const std::string& detail) {
+  if (story_ != nullptr) story_->line(world_.now(), host_name(host), what, detail);
+}
+
+// ---------------------------------------------------------------- the cluster
+
+WorkerId Checkers::add_worker(HostId host, uint32_t replica, uint32_t shard, std::string name) {
+  const WorkerId worker{static_cast<uint32_t>(views_.size())};
+  View view;
+  view.replica = replica;
+  view.shard = shard;
+  view.host = host;
+  if (replica >= replicas_.size()) {
+    replicas_.resize(replica + 1);
+    replicas_[replica].name = name;
+  }
+  view.name = std::move(name) + "/" + std::to_string(shard);
+  views_.push_back(std::move(view));
+  watches_.push_back(std::make_unique<Watch>(*this, worker));
+  replicas_[replica].shards.push_back(worker);
+  return worker;
+}
+
+ros::HandleObserver* Checkers::watch(WorkerId worker) { return watches_[worker.value].get(); }
+
+void Checkers::server_started(const ros::Directory* directory) {
+  directory_ = directory;
+  ++epoch_;
+}
+
+Checkers::Replica* Checkers::replica_named(std::string_view name) {
+  for (Replica& replica : replicas_) {
+    if (replica.name == name) return &replica;
+  }
+  return nullptr;
+}
+
+uint64_t Checkers::group_of(uint32_t replica) const {
+  if (directory_ == nullptr) return 0;
+  const auto& groups = directory_->groups();
+  const auto found = groups.find({kModel, replicas_[replica].name});
+  return found == groups.end() ? 0 : epoch_ << 32 | found->second.id;
+}
+
+void Checkers::memory_laid_out(WorkerId worker, std::vector<TensorRow> rows, uint64_t granules) {
+  View& view = views_[worker.value];
+  view.rows = std::move(rows);
+  view.granules = granules;
+  view.stamp = {};
+  view.proven = 0;
+  view.in_call = false;
+}
+
+PublicationId Checkers::new_publication() {
+  publications_.emplace_back();
+  return {static_cast<uint32_t>(publications_.size() - 1)};
+}
+
+void Checkers::will_publish(WorkerId worker, PublicationId publication, VersionId version) {
+  View& view = views_[worker.value];
+  view.publication = publication;
+  view.publishing = version;
+}
+
+void Checkers::handle_gone(WorkerId worker) {
+  View& view = views_[worker.value];
+  view.stamp = {};
+  view.proven = 0;
+  view.in_call = false;
+}
+
+// ---------------------------------------------------------------- P6 and the bounds of P2
+
+Nanos Checkers::paused_total(HostId host) const {
+  Nanos total = paused_[host.value];
+  if (is_paused_[host.value]) total += world_.now() - paused_since_[host.value];
+  return total;
+}
+
+void Checkers::call_began(WorkerId worker, const char* what, Nanos bound) {
+  View& view = views_[worker.value];
+  view.call = what;
+  view.call_began = world_.now();
+  view.call_bound = bound;
+  view.paused_then = paused_total(view.host);
+}
+
+void Checkers::call_ended(WorkerId worker) {
+  View& view = views_[worker.value];
+  const Nanos took = world_.now() - view.call_began - (paused_total(view.host) - view.paused_then);
+  if (took > view.call_bound) {
+    violate("P6", view.name + ": " + view.call + " took " + seconds_text(took) + ", its bound is " +
+                      seconds_text(view.call_bound));
+  }
+  view.call = nullptr;
+}
+
+void Checkers::receive_succeeded(WorkerId worker) {
+  const View& view = views_[worker.value];
+  if (!view.last_ok)
+    violate("P3", view.name + ": the caller was told of a success that nobody decided");
+}
+
+void Checkers::wrong_state_allowed(WorkerId worker) {
+  violate("P3", views_[worker.value].name + ": a call that its state forbids was not refused");
+}
+
+std::string Checkers::describe_worker(WorkerId worker) const {
+  const View& view = views_[worker.value];
+  if (view.call == nullptr) return view.name;
+  return view.name + " in " + view.call + " since " + seconds_text(view.call_began);
+}
+
+void Checkers::check_bounds() {
+  for (const View& view : views_) {
+    if (view.call == nullptr || !world_.host(view.host).alive() || is_paused_[view.host.value])
+      continue;
+    const Nanos took =
+        world_.now() - view.call_began - (paused_total(view.host) - view.paused_then);
+    if (took <= view.call_bound) continue;
+    violate("P6", view.name + ": " + view.call + " has not returned after " + seconds_text(took) +
+                      ", its bound is " + seconds_text(view.call_bound));
+  }
+}
+
+void Checkers::on_crashed(Nanos, HostId host, uint32_t life) {
+  for (View& view : views_) {
+    if (view.host != host) continue;
+    view.stamp = {};
+    view.proven = 0;
+    view.in_call = false;
+    view.call = nullptr;
+    view.rows.clear();
+    view.granules = 0;
+  }
+  is_paused_[host.value] = false;
+  paused_[host.value] = kZeroNanos;
+  if (story_ != nullptr) story(host, "crashed", "life " + std::to_string(life));
+}
+
+void Checkers::on_started(Nanos, HostId host, uint32_t life) {
+  if (story_ != nullptr) story(host, "started", "life " + std::to_string(life));
+}
+
+void Checkers::on_paused(Nanos at, HostId host) {
+  is_paused_[host.value] = true;
+  paused_since_[host.value] = at;
+  if (story_ != nullptr) story(host, "paused", "");
+}
+
+void Checkers::on_resumed(Nanos at, HostId host) {
+  if (is_paused_[host.value]) paused_[host.value] += at - paused_since_[host.value];
+  is_paused_[host.value] = false;
+  if (story_ != nullptr) story(host, "resumed", "");
+}
+
+void Checkers::on_fault(Nanos at, Fault fault, HostId host, HostId other) {
+  if (story_ == nullptr && !record_faults_) return;
+  std::string who = host.value != 0 ? host_name(host) : "world";
+  const std::string whom = other.value != 0 ? " and " + host_name(other) : "";
+  if (record_faults_)
+    faults_seen_.push_back(seconds_text(at) + " " + who + whom + ": " + fault_name(fault));
+  if (story_ != nullptr) story_->line(at, who, "fault", fault_name(fault) + whom);
+}
+
+void Checkers::on_healed(Nanos at) {
+  if (record_faults_) faults_seen_.push_back(seconds_text(at) + " healed");
+  if (story_ != nullptr) story_->line(at, "world", "healed", "");
+}
+
+void Checkers::on_trace(Nanos at, HostId host, const flow::TraceEvent& event) {
+  if (story_ == nullptr) return;
+  story_->line(at, host_name(host), event.what,
+               std::to_string(event.a) + " " + std::to_string(event.b) + " " +
+                   std::to_string(event.c) + " " + std::string(event.detail));
+}
+
+// ---------------------------------------------------------------- P1
+
+bool Checkers::tag_fits(const View& view, net::Content content, uint64_t tag, uint64_t place) {
+  constexpr uint64_t kPlace = (uint64_t{1} << 40) - 1;
+  if ((tag & kPlace) != (uint64_t{view.shard} << 32 | place)) return false;
+  const uint64_t publication = tag >> 40;
+  if (publication == fitting_tag_ && content.id.value == fitting_content_) return true;
+  if (publication == 0 || publication >= publications_.size()) return false;
+  const std::vector<uint64_t>& contents = publications_[publication].contents;
+  if (std::find(contents.begin(), contents.end(), content.id.value) == contents.end()) return false;
+  fitting_tag_ = publication;
+  fitting_content_ = content.id.value;
+  return true;
+}
+
+bool Checkers::check_granules(const View& view, net::Content content, uint64_t from, uint64_t to,
+                              const char* when) {
+  const Memory& memory = world_.host(view.host).memory();
+  const uint64_t granule = memory.granule_bytes();
+  for (const TensorRow& row : view.rows) {
+    const uint64_t begin = std::max(from, row.first);
+    const uint64_t end = std::min(to, row.first + row.count);
+    if (begin >= end) continue;
+    const uint32_t found = memory.find(row.address, row.count * granule);
+    WL_ASSERT(found != Memory::kNoRange);
+    const Memory::Range& range = memory.range(found);
+    const uint64_t shift = (row.address - range.address) / granule;
+    for (uint64_t place = begin; place < end; ++place) {
+      const uint64_t tag = range.tags[shift + place - row.first];
+      if (tag_fits(view, content, tag, place)) continue;
+      violate("P1", view.name + " " + when + " " + describe(content) + ": granule " +
+                        std::to_string(place) + " of " + std::to_string(view.granules) + " holds " +
+                        describe_tag(tag));
+      return false;
+    }
+  }
+  return true;
+}
+
+void Checkers::handle_stamp(View& view, Stamp stamp, net::Content content) {
+  if (story_ != nullptr) {
+    story(view.host, stamp.value == 0 ? "stamp zero" : "stamp set",
+          view.name + " " + describe(content));
+  }
+  if (stamp.value == 0 && view.stamp.value != 0 && view.content.id.value != 0 &&
+      receives(view.kind)) {
+    check_granules(view, view.content, 0, view.proven, "at the end of");
+  }
+  if (stamp != view.stamp) view.proven = 0;
+  view.stamp = stamp;
+  view.content = content;
+}
+
+void Checkers::handle_proven(View& view, Stamp stamp, net::Content content, uint64_t proven) {
+  const uint64_t granules = proven / world_.config().data.granule_bytes;
+  if (story_ != nullptr) {
+    story(view.host, "proven",
+          view.name + " " + describe(content) + " " + std::to_string(granules) + "/" +
+              std::to_string(view.granules));
+  }
+  if (stamp != view.stamp) view.proven = 0;
+  if (stamp.value == 0) return;
+  if (granules < view.proven) {
+    violate("P1", view.name + ": proven went back from granule " + std::to_string(view.proven) +
+                      " to " + std::to_string(granules));
+    return;
+  }
+  const bool receiving = view.in_call && receives(view.kind);
+  if (receiving && content.id.value != 0)
+    check_granules(view, content, view.proven, granules, "receiving");
+  view.stamp = stamp;
+  view.content = content;
+  view.proven = granules;
+  if (granules == view.granules && receiving) {
+    view.sealed = content;
+    record(view, view.number).sealed |= 1u << view.shard;
+  }
+}
+
+// ---------------------------------------------------------------- P3
+
+Checkers::CallRecord& Checkers::record(View& view, CallNumber number) {
+  std::vector<CallRecord>& calls = replicas_[view.replica].calls;
+  for (size_t i = calls.size(); i-- > 0;) {
+    if (calls[i].number == number && calls[i].group == view.group) return calls[i];
+  }
+  CallRecord& fresh = calls.emplace_back();
+  fresh.group = view.group;
+  fresh.number = number;
+  return fresh;
+}
+
+void Checkers::handle_call_started(View& view, CallNumber number, net::CallKind kind) {
+  view.in_call = true;
+  view.number = number;
+  view.kind = kind;
+  view.group = group_of(view.replica);
+  Replica& replica = replicas_[view.replica];
+  if (replica.largest_group != view.group) replica.largest_call = 0;
+  replica.largest_group = view.group;
+  replica.largest_call = std::max(replica.largest_call, number.value);
+  if (story_ != nullptr) {
+    story(view.host, "call began",
+          view.name + " call " + std::to_string(number.value) + " " + call_kind_name(kind));
+  }
+}
+
+void Checkers::handle_call_ended(View& view, CallNumber number, net::CallKind kind, bool ok,
+                                 ErrorCode code, net::Content content) {
+  view.in_call = false;
+  view.last_ok = ok;
+  if (story_ != nullptr) {
+    story(view.host, "call ended",
+          view.name + " call " + std::to_string(number.value) + " " + call_kind_name(kind) + " " +
+              (ok ? describe(content) : error_code_name(code)));
+  }
+  CallRecord& call = record(view, number);
+  call.ended |= 1u << view.shard;
+  if (!ok && view.stamp.value != 0) {
+    violate("P3", view.name + ": call " + std::to_string(number.value) + " (" +
+                      call_kind_name(kind) + ") failed with " + error_code_name(code) +
+                      ", but its stamp for " + describe(view.content) + " still stands");
+    return;
+  }
+  if (kind == net::CallKind::kUnpublish && view.stamp.value != 0) {
+    violate("P2", view.name + ": unpublish handed the memory back with its stamp still valid");
+    return;
+  }
+  if (!receives(kind)) return;
+  check_same_outcome(view, call, ok, code, content);
+  if (!ok || content.id.value == 0) return;
+  const uint32_t everyone = (1u << plan_.shards) - 1;
+  if (call.sealed != everyone) {
+    violate("P3", view.name + ": call " + std::to_string(number.value) + " (" +
+                      call_kind_name(kind) + ") of " + describe(content) +
+                      " returned success, but the shards sealed are only " +
+                      std::to_string(call.sealed) + " (mask)");
+    return;
+  }
+  ++transfers_;
+  if (content != view.content || view.proven != view.granules) {
+    violate("P1", view.name + ": returned success with " + describe(content) +
+                      ", its control block says " + describe(view.content) + " and " +
+                      std::to_string(view.proven) + " of " + std::to_string(view.granules) +
+                      " granules");
+    return;
+  }
+  check_granules(view, content, 0, view.granules, "returned");
+}
+
+void Checkers::check_same_outcome(View& view, CallRecord& call, bool ok, ErrorCode code,
+                                  net::Content content) {
+  if (!ok && is_lonely(code)) return;
+  if (!call.settled) {
+    call.settled = true;
+    call.ok = ok;
+    call.code = code;
+    call.content = content;
+    return;
+  }
+  const bool same = call.ok == ok && (ok ? call.content == content : call.code == code);
+  if (same) return;
+  violate("P3", view.name + ": call " + std::to_string(call.number.value) + " ended with " +
+                    (ok ? describe(content) : error_code_name(code)) + ", on another shard with " +
+                    (call.ok ? describe(call.content) : error_code_name(call.code)));
+}
+
+// ---------------------------------------------------------------- the server's side: P4, P7, P10
+
+void Checkers::on_visible(std::string_view, std::string_view name, net::Content content) {
+  if (story_ != nullptr)
+    story_->line(world_.now(), "server", "visible", std::string(name) + " " + describe(content));
+  Replica* replica = replica_named(name);
+  if (replica == nullptr) return;
+  for (const WorkerId worker : replica->shards) {
+    View& view = views_[worker.value];
+    if (receives(view.kind)) {
+      if (view.sealed == content) continue;
+      violate("P4", view.name + ": " + describe(content) +
+                        " became visible, but this shard has sealed " + describe(view.sealed));
+      return;
+    }
+    if (view.kind != net::CallKind::kPublish || view.publishing != content.version) {
+      violate("P4", view.name + ": " + describe(content) +
+                        " became visible, but this shard has not published it");
+      return;
+    }
+    if (view.publication.value != 0) {
+      std::vector<uint64_t>& contents = publications_[view.publication.value].contents;
+      if (std::find(contents.begin(), contents.end(), content.id.value) == contents.end()) {
+        contents.push_back(content.id.value);
+      }
+    } else if (view.sealed != content) {
+      // Published again as it was received: whatever those bytes were, they are this content too.
+      for (Publication& publication : publications_) {
+        std::vector<uint64_t>& contents = publication.contents;
+        if (std::find(contents.begin(), contents.end(), content.id.value) != contents.end())
+          continue;
+        if (std::find(contents.begin(), contents.end(), view.sealed.id.value) == contents.end())
+          continue;
+        contents.push_back(content.id.value);
+      }
+    }
+    view.sealed = content;
+  }
+}
+
+void Checkers::on_hidden(std::string_view, std::string_view name, net::Content content) {
+  if (story_ != nullptr)
+    story_->line(world_.now(), "server", "hidden", std::string(name) + " " + describe(content));
+}
+
+void Checkers::on_assigned(std::string_view reader, std::string_view source, ShardIndex shard,
+                           net::Content content) {
+  assigned_ = true;
+  if (story_ != nullptr) {
+    story_->line(world_.now(), "server", "assigned",
+                 std::string(reader) + "/" + std::to_string(shard.value) + " reads " +
+                     describe(content) + " from " + std::string(source));
+  }
+  if (reader == source) violate("P7", std::string(reader) + " was told to read from itself");
+}
+
+void Checkers::on_decided(std::string_view, std::string_view name, CallNumber number,
+                          net::CallKind kind, bool ok, ErrorCode code, net::Content content) {
+  if (story_ != nullptr) {
+    story_->line(world_.now(), "server", "decided",
+                 std::string(name) + " call " + std::to_string(number.value) + " " +
+                     call_kind_name(kind) + " " + (ok ? describe(content) : error_code_name(code)));
+  }
+}
+
+void Checkers::on_evicted(std::string_view, std::string_view name, ShardIndex shard) {
+  if (story_ != nullptr) {
+    story_->line(world_.now(), "server", "evicted",
+                 std::string(name) + "/" + std::to_string(shard.value));
+  }
+}
+
+void Checkers::on_request(const net::Request& request, bool repeated) {
+  repeated_ =
+      repeated && !std::holds_alternative<net::PollRequest>(request.body) && directory_ != nullptr;
+  if (repeated_) digest_before_ = directory_digest(*directory_);
+}
+
+void Checkers::on_applied(const ros::Directory& directory, Nanos) {
+  if (repeated_) {
+    repeated_ = false;
+    if (directory_digest(directory) != digest_before_) {
+      violate("P10", "a request that came twice changed the directory twice");
+    }
+  }
+  if (!assigned_) return;
+  assigned_ = false;
+  check_feeding(directory);
+}
+
+void Checkers::check_feeding(const ros::Directory& directory) {
+  if (!directory.options().pipelining) return;
+  struct Edge {
+    const ros::Publication* reader;
+    const ros::Publication* source;
+  };
+  std::vector<Edge> edges;
+  for (const auto& [id, assignment] : directory.all_assignments()) {
+    bool known = false;
+    for (const Edge& edge : edges) {
+      if (edge.source != assignment.source) continue;
+      known = known || edge.reader == assignment.reader;
+      if (edge.reader == assignment.reader) continue;
+      violate("P7", "replica " + assignment.source->group->replica + " feeds " +
+                        edge.reader->group->replica + " and " + assignment.reader->group->replica +
+                        " at once");
+      return;
+    }
+    if (!known) edges.push_back({assignment.reader, assignment.source});
+  }
+  // Take away what ends at a source that reads from nobody; what stays is a cycle.
+  bool shrinks = true;
+  while (shrinks && !edges.empty()) {
+    const auto ends = [&edges](const Edge& edge) {
+      return std::none_of(edges.begin(), edges.end(),
+                          [&](const Edge& other) { return other.reader == edge.source; });
+    };
+    const auto at = std::find_if(edges.begin(), edges.end(), ends);
+    shrinks = at != edges.end();
+    if (shrinks) edges.erase(at);
+  }
+  if (edges.empty()) return;
+  std::string text = "partial replicas feed each other:";
+  for (const Edge& edge : edges)
+    text += " " + edge.reader->group->replica + " from " + edge.source->group->replica + ";";
+  violate("P7", text);
+}
+
+uint64_t Checkers::directory_digest(const ros::Directory& directory) const {
+  RollingHash hash;
+  hash.add(directory.clients());
+  hash.add(directory.contents());
+  for (const auto& [name, group] : directory.groups()) {
+    hash.add(group.id);
+    hash.add(group.poisoned_upto);
+    for (const ros::Client* member : group.members) {
+      hash.add(member == nullptr ? 0 : member->last_call.value * 2 + member->last_answered);
+      hash.add(member == nullptr ? 0 : member->next_event);
+    }
+    for (const auto& [number, call] : group.calls) {
+      hash.add(number);
+      hash.add(call.made * 2u + call.decided);
+    }
+    for (const auto& [number, publication] : group.publications) {
+      hash.add(number);
+      hash.add(publication->complete * 2u + publication->hidden);
+      for (const ros::ShardHolding& shard : publication->shards) {
+        hash.add(shard.reading.value);
+        hash.add(shard.present * 4u + shard.complete * 2u + shard.drained);
+      }
+    }
+  }
+  return hash.value();
+}
+
+}  // namespace weightlane::sim

@@ -1,0 +1,228 @@
+// Checkers: the promises, looked after in every step of every run.
+//
+// They see the world (WorldObserver), every shard handle (HandleObserver) and the reference server
+// (ServerObserver), and keep their own idea of what is true:
+//
+//   P1  whenever a shard's control block says (stamp, proven), the granules below `proven` carry
+//       tags of publications of exactly that content, each in its place. Looked at whenever
+//       `proven` grows, when a call succeeds, and once more before the stamp goes.
+//   P2  memory that was handed back is scribbled over at once by the workload, with tags that
+//   belong
+//       to no publication: a READ of them that is accepted shows up as P1. A call that hands back
+//       ends with the stamp at 0, within its bound.
+//   P3  the n-th replicate or update of all shards has one outcome; success comes after the last
+//       shard is sealed; after a failure no stamp stands.
+//   P4  what becomes visible was published by every shard, or sealed by every shard.
+//   P6  every call ends within its bound, counted without the time its process was paused.
+//   P7  with pipelining a replica feeds one reader replica at most; "reads from" has no cycle and
+//       ends in a whole copy.
+//   P10 a repeated request leaves the directory as it was.
+//
+// The first violation stops the world. Nothing here changes the run: no draw, no event.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ros/directory.h"
+#include "ros/observer.h"
+#include "sim/observer.h"
+#include "sim/plan.h"
+#include "sim/world.h"
+
+namespace weightlane::sim {
+
+struct Violation {
+  std::string promise;  // "P1"
+  std::string text;
+  Nanos at;
+};
+
+// Receives the story of a run, a line per state transition; see sim/story.h.
+class StoryTeller {
+ public:
+  virtual ~StoryTeller() = default;
+  virtual void line(Nanos at, const std::string& who, const std::string& what,
+                    const std::string& detail) = 0;
+};
+
+constexpr const char* kModel = "m";  // every replica of a run is of this model
+
+// Index of one worker: one shard of one replica, through all lives of its process.
+using WorkerId = StrongId<struct WorkerTag, uint32_t>;
+
+// Tags of granules: which publication, which shard, which place in the canonical stream.
+using PublicationId = StrongId<struct PublicationTag, uint32_t>;  // 0: none
+constexpr uint64_t kScribble = uint64_t{0xffffff} << 40;
+constexpr uint64_t make_tag(PublicationId publication, uint32_t shard, uint64_t place) {
+  return uint64_t{publication.value} << 40 | uint64_t{shard} << 32 | place;
+}
+
+// A row of granules in the memory of a worker, at its place in the canonical stream.
+struct TensorRow {
+  uint64_t address = 0;
+  uint64_t first = 0;  // place of its first granule
+  uint64_t count = 0;
+};
+
+class Checkers final : public WorldObserver, public ros::ServerObserver {
+ public:
+  // Both outlive it. Observes the world until it is destroyed.
+  Checkers(World& world, const Plan& plan);
+  ~Checkers() override;
+
+  void tell(StoryTeller* story) { story_ = story; }
+  const std::optional<Violation>& violation() const { return violation_; }
+  void violate(const char* promise, const std::string& text);
+
+  // ---- The cluster, as the workload builds it.
+  WorkerId add_worker(HostId host, uint32_t replica, uint32_t shard, std::string name);
+  ros::HandleObserver* watch(WorkerId worker);
+  // Null while the server is down. Each new directory is a new epoch: numbering begins again.
+  void server_started(const ros::Directory* directory);
+  void server_stopped() { directory_ = nullptr; }
+
+  // ---- What the workload does.
+  void memory_laid_out(WorkerId worker, std::vector<TensorRow> rows, uint64_t granules);
+  PublicationId new_publication();
+  // The tensors of `worker` carry this publication, or (0) what it received before.
+  void will_publish(WorkerId worker, PublicationId publication, VersionId version);
+  void handle_gone(WorkerId worker);
+  // A call of the workload that must end within `bound`, not counting pauses of its process.
+  void call_began(WorkerId worker, const char* what, Nanos bound);
+  void call_ended(WorkerId worker);
+  // The caller was told that it succeeded: the last call of this worker must say so too.
+  void receive_succeeded(WorkerId worker);
+  void wrong_state_allowed(WorkerId worker);
+  // Those that are late by now, if any: a violation of P6 (hand-backs: P2).
+  void check_bounds();
+
+  uint64_t transfers() const { return transfers_; }
+  uint64_t largest_call(uint32_t replica) const { return replicas_[replica].largest_call; }
+  bool in_call(WorkerId worker) const { return views_[worker.value].in_call; }
+  CallNumber last_call(WorkerId worker) const { return views_[worker.value].number; }
+  // Which group this replica is at the server now, over all epochs; 0: none.
+  uint64_t group_of(uint32_t replica) const;
+  const ros::Directory* directory() const { return directory_; }
+  const std::string& replica_name(uint32_t replica) const { return replicas_[replica].name; }
+  std::string describe_worker(WorkerId worker) const;
+
+  // ---- WorldObserver
+  void on_crashed(Nanos at, HostId host, uint32_t life) override;
+  void on_started(Nanos at, HostId host, uint32_t life) override;
+  void on_paused(Nanos at, HostId host) override;
+  void on_resumed(Nanos at, HostId host) override;
+  void on_fault(Nanos at, Fault fault, HostId host, HostId other) override;
+  void on_healed(Nanos at) override;
+  void on_trace(Nanos at, HostId host, const flow::TraceEvent& event) override;
+  const std::vector<std::string>& faults_seen() const { return faults_seen_; }
+  void record_faults(bool on) { record_faults_ = on; }
+
+  // ---- ServerObserver
+  void on_applied(const ros::Directory& directory, Nanos now) override;
+  void on_visible(std::string_view model, std::string_view replica, net::Content content) override;
+  void on_hidden(std::string_view model, std::string_view replica, net::Content content) override;
+  void on_assigned(std::string_view reader, std::string_view source, ShardIndex shard,
+                   net::Content content) override;
+  void on_decided(std::string_view model, std::string_view replica, CallNumber number,
+                  net::CallKind kind, bool ok, ErrorCode code, net::Content content) override;
+  void on_evicted(std::string_view model, std::string_view replica, ShardIndex shard) override;
+  void on_request(const net::Request& request, bool repeated) override;
+
+ private:
+  class Watch;
+  // One shard as it was last seen. What a crash can't undo stays until the next life overwrites it.
+  struct View {
+    std::string name;
+    HostId host;
+    uint32_t replica = 0;
+    uint32_t shard = 0;
+    std::vector<TensorRow> rows;
+    uint64_t granules = 0;
+    Stamp stamp;
+    net::Content content;
+    uint64_t proven = 0;  // granules
+    bool in_call = false;
+    bool last_ok = false;
+    CallNumber number;
+    net::CallKind kind = net::CallKind::kPublish;
+    uint64_t group = 0;
+    net::Content sealed;  // the last content that was wholly here
+    PublicationId publication;
+    VersionId publishing;
+    // The call of the workload under way.
+    const char* call = nullptr;
+    Nanos call_began;
+    Nanos call_bound;
+    Nanos paused_then;
+  };
+  // The n-th call of a replica.
+  struct CallRecord {
+    uint64_t group = 0;
+    CallNumber number;
+    uint32_t sealed = 0;  // masks of shards
+    uint32_t ended = 0;
+    bool settled = false;  // an outcome that must be the same for all is known
+    bool ok = false;
+    ErrorCode code = ErrorCode::kInvalidArgument;
+    net::Content content;
+  };
+  struct Replica {
+    std::string name;
+    std::vector<WorkerId> shards;
+    std::vector<CallRecord> calls;
+    uint64_t largest_call = 0;
+    uint64_t largest_group = 0;
+  };
+  struct Publication {
+    std::vector<uint64_t> contents;  // ids of contents that these bytes are
+  };
+
+  // ---- HandleObserver, through Watch
+  void handle_call_started(View& view, CallNumber number, net::CallKind kind);
+  void handle_call_ended(View& view, CallNumber number, net::CallKind kind, bool ok, ErrorCode code,
+                         net::Content content);
+  void handle_stamp(View& view, Stamp stamp, net::Content content);
+  void handle_proven(View& view, Stamp stamp, net::Content content, uint64_t proven);
+
+  CallRecord& record(View& view, CallNumber number);
+  bool check_granules(const View& view, net::Content content, uint64_t from, uint64_t to,
+                      const char* when);
+  bool tag_fits(const View& view, net::Content content, uint64_t tag, uint64_t place);
+  void check_same_outcome(View& view, CallRecord& call, bool ok, ErrorCode code,
+                          net::Content content);
+  void check_feeding(const ros::Directory& directory);
+  uint64_t directory_digest(const ros::Directory& directory) const;
+  Replica* replica_named(std::string_view name);
+  Nanos paused_total(HostId host) const;
+  void story(HostId host, const char* what, const std::string& detail);
+  std::string host_name(HostId host) const;
+
+  World& world_;
+  const Plan& plan_;
+  StoryTeller* story_ = nullptr;
+  std::optional<Violation> violation_;
+  std::vector<View> views_;
+  std::vector<std::unique_ptr<Watch>> watches_;
+  std::vector<Replica> replicas_;
+  std::vector<Publication> publications_;
+  const ros::Directory* directory_ = nullptr;
+  uint64_t epoch_ = 0;
+  bool assigned_ = false;  // since feeding was last looked at
+  bool repeated_ = false;  // the request being applied was seen before
+  uint64_t digest_before_ = 0;
+  uint64_t transfers_ = 0;
+  uint64_t fitting_tag_ = 0;  // the publication found fitting last, for ...
+  uint64_t fitting_content_ = 0;
+  std::array<Nanos, kHostsMost> paused_since_{};
+  std::array<Nanos, kHostsMost> paused_{};
+  std::array<bool, kHostsMost> is_paused_{};
+  bool record_faults_ = false;
+  std::vector<std::string> faults_seen_;
+};
+
+}  // namespace weightlane::sim

@@ -1,0 +1,216 @@
+// The two phases, and what each ends with.
+#include "sim/schedule.h"
+
+#include <algorithm>
+
+#include "sim/data_plane.h"
+
+namespace weightlane::sim {
+namespace {
+
+constexpr StreamId kServerFate = stream_of(kWorldHost, Subsystem::kWorkload);
+constexpr StreamId kCore = stream_of(kWorldHost, Subsystem::kProgram);
+
+// The seed whose schedule runs on this thread, for failed assertions.
+struct Running {
+  uint64_t seed = 0;
+  World* world = nullptr;
+};
+thread_local Running running;
+
+std::string describe_running() {
+  if (running.world == nullptr) return "no schedule is running";
+  const HostId host = running.world->current_host();
+  return "seed " + std::to_string(running.seed) + ", " +
+         std::to_string(running.world->now().count) + " ns of virtual time, host " +
+         running.world->host(host).place().name;
+}
+
+}  // namespace
+
+Schedule::Schedule(const Plan& plan, std::span<const Deviation> overrides, ChoiceMode mode)
+    : plan_(plan),
+      choices_(plan.seed, mode),
+      world_(plan_.world, choices_),
+      checkers_(world_, plan_),
+      workload_(&world_, &checkers_, &plan_),
+      server_alarm_(world_, &Schedule::on_server_alarm, this),
+      events_left_(uint64_t{plan.step_limit_k} * 1000) {
+  choices_.set_overrides(overrides);
+  running = {plan.seed, &world_};
+  set_assert_context(&describe_running);
+}
+
+// The processes go while those who watch them are still there.
+Schedule::~Schedule() {
+  injector_.reset();
+  for (uint32_t h = 1; h < world_.host_count(); ++h)
+    world_.host({h}).crash(CrashKind::kMemoryFirst);
+  running = {};
+}
+
+void Schedule::record() {
+  choices_.set_recording(true);
+  checkers_.record_faults(true);
+}
+
+template <typename Predicate>
+bool Schedule::run_for(Nanos span, Predicate stop) {
+  const Nanos until = world_.now() + span;
+  uint64_t steps = 0;
+  const StopReason why = world_.run_until(until, events_left_, [&] {
+    ++steps;
+    return stop();
+  });
+  events_left_ -= std::min(events_left_, steps);
+  if (why == StopReason::kDeadlock) {
+    checkers_.violate("P6", "deadlock: nothing runnable, no timer; " + world_.waiting_report());
+  } else if (why == StopReason::kEvents) {
+    checkers_.violate("P6", "livelock: " + std::to_string(plan_.step_limit_k) +
+                                "000 steps and no end; " + world_.waiting_report());
+  }
+  return why == StopReason::kPredicate;
+}
+
+void Schedule::on_server_alarm(void* self) {
+  auto* schedule = static_cast<Schedule*>(self);
+  if (schedule->world_.healed()) return;
+  Host& server = schedule->world_.host(schedule->workload_.server_host());
+  if (server.alive()) {
+    schedule->workload_.crash_server();
+    ++schedule->server_crashes_;
+    const int64_t back = schedule->choices_.log_uniform(kServerFate, "server.back", millis(1).count,
+                                                        seconds(20).count);
+    schedule->server_alarm_.arm(schedule->world_.now() + Nanos{back});
+    return;
+  }
+  schedule->workload_.start_server();
+  schedule->plan_server_crash();
+}
+
+void Schedule::plan_server_crash() {
+  if (server_crashes_ >= plan_.server_crashes) return;
+  const int64_t at =
+      choices_.log_uniform(kServerFate, "server.crash", millis(20).count, seconds(10).count);
+  server_alarm_.arm(world_.now() + Nanos{at});
+}
+
+Outcome Schedule::run() {
+  workload_.start();
+  phase_one();
+  if (!checkers_.violation()) {
+    heal();
+    settle();
+  }
+  if (!checkers_.violation()) fresh_replica();
+  if (!checkers_.violation()) close_all();
+  if (!checkers_.violation()) look_for_leaks();
+  Outcome outcome;
+  outcome.seed = plan_.seed;
+  outcome.hash = world_.hash();
+  outcome.events = world_.counts().total();
+  outcome.heartbeats = world_.counts().polls;
+  outcome.transfers = checkers_.transfers();
+  outcome.ended = world_.now();
+  outcome.violation = checkers_.violation();
+  return outcome;
+}
+
+void Schedule::phase_one() {
+  InjectorConfig config;
+  config.spared = host_bit(workload_.server_host());
+  injector_ = std::make_unique<FaultInjector>(world_, config, workload_);
+  injector_->start();
+  plan_server_crash();
+  run_for(plan_.habits.limit, [this] { return workload_.has_run(); });
+  if (!checkers_.violation()) checkers_.check_bounds();
+}
+
+// A core is healed, the rest is lost: half of that crashes, half freezes, which is worse: a frozen
+// process still serves READs.
+void Schedule::heal() {
+  injector_->heal(plan_.core_all != 0);
+  world_.heal();
+  workload_.start_server();
+  for (uint32_t h = 1; h < world_.host_count(); ++h) {
+    Host& host = world_.host({h});
+    if (host.id() == workload_.server_host()) continue;
+    bool loses = !host.alive();
+    if (plan_.core_all == 0 && host.alive()) {
+      loses = choices_.chance(kCore, "core.lost", 200'000);
+      if (loses && choices_.chance(kCore, "core.frozen", 500'000)) {
+        host.pause(seconds(1'000'000));
+      } else if (loses) {
+        host.crash(CrashKind::kMachine);
+      }
+    }
+    if (!loses) continue;
+    lost_.push_back(host.id());
+    workload_.lose(host.id());
+  }
+}
+
+void Schedule::settle() {
+  workload_.enter(Stage::kSettle);
+  // What waits for a version that nobody has, or for a shard that stays away, may wait its time
+  // out.
+  const Nanos patience = plan_.habits.patience + plan_.server.missing_member * 2;
+  const bool settled =
+      run_for(workload_.call_bound() * 2 + patience, [this] { return workload_.busy() == 0; });
+  if (settled || checkers_.violation()) return;
+  checkers_.check_bounds();
+  if (!checkers_.violation()) {
+    checkers_.violate("P6",
+                      "after the last fault these never came to rest: " + workload_.busy_report());
+  }
+}
+
+void Schedule::fresh_replica() {
+  const bool must = workload_.someone_holds();
+  workload_.start_fresh();
+  const bool got = run_for(workload_.call_bound(), [this] { return workload_.fresh_succeeded(); });
+  if (got || checkers_.violation() || !must) return;
+  checkers_.violate("P6", "a whole copy is there, but a fresh replica could not get it: " +
+                              workload_.busy_report());
+}
+
+void Schedule::close_all() {
+  workload_.enter(Stage::kClose);
+  const Nanos patience = workload_.call_bound() * 2;
+  const bool closed = run_for(patience, [this] { return workload_.busy() == 0; });
+  if (closed || checkers_.violation()) return;
+  checkers_.violate("P6", "these did not close: " + workload_.busy_report());
+}
+
+void Schedule::look_for_leaks() {
+  for (uint32_t h = 1; h < world_.host_count(); ++h) {
+    Host& host = world_.host({h});
+    if (host.state() != HostState::kUp) continue;
+    const uint32_t left = host.sim_data().live_registrations();
+    if (left == 0) continue;
+    checkers_.violate("P11", host.place().name + " still has " + std::to_string(left) +
+                                 " registrations after every handle was closed");
+    return;
+  }
+  // Frozen and crashed clients are forgotten after their lease.
+  const auto empty = [this] {
+    const ros::Directory* directory = checkers_.directory();
+    return directory != nullptr && directory->clients() == 0 && directory->contents() == 0 &&
+           directory->assignments() == 0 && directory->groups().empty();
+  };
+  if (empty()) return;
+  const bool emptied = run_for(plan_.server.lease * 2 + seconds(1), empty);
+  if (emptied || checkers_.violation()) return;
+  const ros::Directory& directory = *checkers_.directory();
+  checkers_.violate("P11", "the server did not forget: " + std::to_string(directory.clients()) +
+                               " clients, " + std::to_string(directory.groups().size()) +
+                               " groups, " + std::to_string(directory.contents()) + " contents, " +
+                               std::to_string(directory.assignments()) + " assignments");
+}
+
+Outcome run_plan(const Plan& plan) {
+  Schedule schedule(plan);
+  return schedule.run();
+}
+
+}  // namespace weightlane::sim

@@ -1,0 +1,313 @@
+// Hosts, lives and memory of the application. What workers do is in workload_steps.cc.
+#include "sim/workload.h"
+
+#include <algorithm>
+
+namespace weightlane::sim {
+namespace {
+
+constexpr uint32_t kServerPort = 7000;
+constexpr Nanos kSlack = seconds(5);  // message delays, retries with back-off, slow registrations
+
+HostPlace named(std::string name) {
+  HostPlace place;
+  place.name = std::move(name);
+  return place;
+}
+
+// Tells the checkers which directory is the real one, for as long as it is.
+class ServerLife {
+ public:
+  ServerLife(Checkers* checkers, const ros::Directory* directory) : checkers_(checkers) {
+    checkers_->server_started(directory);
+  }
+  ~ServerLife() { checkers_->server_stopped(); }
+  ServerLife(const ServerLife&) = delete;
+  ServerLife& operator=(const ServerLife&) = delete;
+
+ private:
+  Checkers* checkers_;
+};
+
+}  // namespace
+
+Workload::Workload(World* world, Checkers* checkers, const Plan* plan)
+    : world_(world), checkers_(checkers), plan_(plan) {
+  const ros::ServerOptions& server = plan->server;
+  const ros::HandleOptions& handle = plan->handle;
+  uint64_t bytes = 0;
+  for (uint32_t shard = 0; shard < plan->shards; ++shard) {
+    bytes = std::max(bytes, plan->shard_granules(shard) * world->config().data.granule_bytes);
+  }
+  // P6: lease + drain + stall + twice the transfer, where a transfer may wait for every other
+  // replica's, and what a stalled queue pair takes to be destroyed.
+  const uint64_t share = plan->shards_per_host * (plan->replicas() + 1);
+  const uint64_t rate =
+      std::max<uint64_t>(1, world->config().bandwidth.nic_tx / 1'000'000);  // bytes per microsecond
+  const Nanos transfer = micros(static_cast<int64_t>(bytes * share / rate));
+  const Nanos retry = world->config().data.retry_nominal * world->config().data.retry_spread;
+  bound_ = server.lease + server.drain + handle.stall + transfer * 2 + handle.quarantine + retry +
+           handle.connect + handle.server_lost + handle.rpc_attempt + kSlack;
+}
+
+void Workload::start() {
+  server_host_ = world_->add_host(named("server")).id();
+  server_address_ = world_->host(server_host_).address(kServerPort);
+  start_server();
+  workers_.reserve((plan_->replicas() + 1) * plan_->shards);
+  for (uint32_t i = 0; i < plan_->trainers; ++i)
+    add_replica(Role::kTrainer, i, "t" + std::to_string(i));
+  for (uint32_t i = 0; i < plan_->rollouts; ++i) {
+    add_replica(Role::kRollout, plan_->trainers + i, "r" + std::to_string(i));
+  }
+  note_trainers();
+  for (const auto& worker : workers_) {
+    if (!worker->host->alive()) start_host(*worker->host, false);
+  }
+}
+
+void Workload::start_fresh() {
+  const size_t before = workers_.size();
+  add_replica(Role::kFresh, plan_->replicas(), "f0");
+  for (size_t i = before; i < workers_.size(); ++i) {
+    if (!workers_[i]->host->alive()) start_host(*workers_[i]->host, false);
+  }
+}
+
+void Workload::add_replica(Role role, uint32_t replica, const std::string& name) {
+  Host* host = nullptr;
+  for (uint32_t shard = 0; shard < plan_->shards; ++shard) {
+    if (shard % plan_->shards_per_host == 0) {
+      HostPlace place = named(name + "-" + std::to_string(shard));
+      // Some replicas share machines, so that "same node" means something.
+      if (replica % 3 == 2) place.node = "node" + std::to_string(shard);
+      host = &world_->add_host(place);
+    }
+    auto worker = std::make_unique<Worker>();
+    worker->id = checkers_->add_worker(host->id(), replica, shard, name);
+    worker->role = role;
+    worker->replica = replica;
+    worker->shard = shard;
+    worker->host = host;
+    worker->stream =
+        stream_of(host->id(), shard % 2 == 0 ? Subsystem::kWorkload : Subsystem::kProgram);
+    workers_.push_back(std::move(worker));
+  }
+}
+
+void Workload::start_server() {
+  Host& host = world_->host(server_host_);
+  if (!host.alive()) host.start(run_server(this, &host), "server");
+}
+
+void Workload::crash_server() { world_->host(server_host_).crash(CrashKind::kMemoryFirst); }
+
+void Workload::start_host(Host& host, bool reuse) {
+  for (const auto& worker : workers_) {
+    if (worker->host != &host) continue;
+    worker->resting = Resting::kBusy;
+    worker->stage_changed = nullptr;
+    worker->odd_layout = false;
+    worker->kept = false;
+  }
+  host.start(run_host(this, &host), "host", reuse);
+}
+
+void Workload::restart(Host& host, bool reuse) {
+  if (host.id() == server_host_) {
+    start_server();
+    return;
+  }
+  for (const auto& worker : workers_) {
+    if (worker->host == &host && worker->lost) return;
+  }
+  start_host(host, reuse);
+}
+
+bool Workload::may_crash(Host& host) { return host.id() != server_host_; }
+
+void Workload::lose(HostId host) {
+  for (const auto& worker : workers_) {
+    if (worker->host->id() == host) worker->lost = true;
+  }
+  note_trainers();
+}
+
+void Workload::enter(Stage stage) {
+  stage_ = stage;
+  for (const auto& worker : workers_) {
+    if (stage == Stage::kClose && worker->resting != Resting::kClosed)
+      worker->resting = Resting::kBusy;
+    if (worker->host->alive() && worker->stage_changed != nullptr)
+      worker->stage_changed->notify_all();
+  }
+}
+
+uint32_t Workload::busy() const {
+  uint32_t count = 0;
+  for (const auto& worker : workers_) {
+    if (!worker->lost && worker->host->alive() && worker->resting == Resting::kBusy) ++count;
+  }
+  return count;
+}
+
+std::string Workload::busy_report() const {
+  std::string text;
+  for (const auto& worker : workers_) {
+    if (worker->lost || !worker->host->alive() || worker->resting != Resting::kBusy) continue;
+    text += (text.empty() ? "" : ", ") + checkers_->describe_worker(worker->id);
+  }
+  return text;
+}
+
+bool Workload::fresh_succeeded() const {
+  bool any = false;
+  for (const auto& worker : workers_) {
+    if (worker->role != Role::kFresh) continue;
+    any = true;
+    if (!worker->fresh_done) return false;
+  }
+  return any;
+}
+
+bool Workload::someone_holds() const {
+  const ros::Directory* directory = checkers_->directory();
+  if (directory == nullptr) return false;
+  for (const auto& [name, group] : directory->groups()) {
+    bool whole = false;
+    for (const auto& [number, publication] : group.publications)
+      whole = whole || publication->serves_whole();
+    for (const auto& worker : workers_) {
+      if (checkers_->replica_name(worker->replica) != group.replica) continue;
+      whole = whole && !worker->lost && worker->host->state() == HostState::kUp;
+    }
+    if (whole) return true;
+  }
+  return false;
+}
+
+void Workload::nudge(uint32_t replica) {
+  for (const auto& worker : workers_) {
+    if (worker->replica != replica || !worker->host->alive() || worker->stage_changed == nullptr)
+      continue;
+    worker->stage_changed->notify_all();
+  }
+}
+
+// Called whenever a trainer's standing changes: when none has anything left to publish, the others
+// get a little time to follow.
+void Workload::note_trainers() {
+  const uint32_t before = trainers_left_;
+  trainers_left_ = 0;
+  for (const auto& worker : workers_) {
+    if (worker->role == Role::kTrainer && !worker->lost && !worker->finished) ++trainers_left_;
+  }
+  if (before != 0 && trainers_left_ == 0)
+    followed_at_ = world_->now() + plan_->habits.think * 4 + plan_->habits.hold;
+}
+
+// ---------------------------------------------------------------- lives
+
+flow::Task<void> Workload::run_server(Workload* self, Host* host) {
+  Result<std::unique_ptr<ros::Server>> server = ros::Server::start(
+      host, &host->control(), self->server_address_, self->plan_->server, self->checkers_);
+  WL_ASSERT(server.ok());
+  ServerLife life(self->checkers_, &(*server)->directory());
+  co_await host->sleep_until(kForever);
+}
+
+flow::Task<void> Workload::run_host(Workload* self, Host* host) {
+  for (const auto& worker : self->workers_) {
+    if (worker->host == host) host->spawn(run_worker(self, worker.get()), "worker");
+  }
+  co_return;
+}
+
+ros::Environment Workload::environment(const Worker& worker) const {
+  return {worker.host, &worker.host->control(), &worker.host->data(), checkers_->watch(worker.id)};
+}
+
+ros::OpenOptions Workload::open_options(const Worker& worker) const {
+  ros::OpenOptions options;
+  options.model = kModel;
+  options.replica = checkers_->replica_name(worker.replica);
+  options.shard = {worker.shard};
+  options.num_shards = plan_->shards;
+  options.node =
+      worker.host->place().node.empty() ? worker.host->place().name : worker.host->place().node;
+  options.servers = {server_address_};
+  options.timing = plan_->handle;
+  return options;
+}
+
+// ---------------------------------------------------------------- memory
+
+// Even shards have their tensors side by side in one range, odd ones a range for each.
+void Workload::lay_out_memory(Worker& worker) {
+  Memory& memory = worker.host->memory();
+  const uint64_t granule = memory.granule_bytes();
+  worker.rows.assign(plan_->tensors, TensorRow{});
+  const bool together = worker.shard % 2 == 0;
+  uint64_t next = together ? memory.allocate(plan_->shard_granules(worker.shard) * granule) : 0;
+  for (uint32_t t = 0; t < plan_->tensors; ++t) {
+    TensorRow& row = worker.rows[t];
+    row.count = plan_->tensor_granules(worker.shard, t);
+    row.address = together ? next : memory.allocate(row.count * granule);
+    next += row.count * granule;
+  }
+  // The canonical stream: tensors under 2 MiB first, then the rest.
+  uint64_t place = 0;
+  for (const bool small : {true, false}) {
+    for (TensorRow& row : worker.rows) {
+      if ((row.count * granule < (2u << 20)) != small) continue;
+      row.first = place;
+      place += row.count;
+    }
+  }
+  checkers_->memory_laid_out(worker.id, worker.rows, place);
+}
+
+std::vector<ros::TensorSpec> Workload::tensors(const Worker& worker) const {
+  const uint64_t granule = worker.host->memory().granule_bytes();
+  std::vector<ros::TensorSpec> specs(worker.rows.size());
+  for (size_t t = 0; t < specs.size(); ++t) {
+    const TensorRow& row = worker.rows[t];
+    ros::TensorSpec& spec = specs[t];
+    spec.name = (worker.odd_layout ? "odd" : "w") + std::to_string(t);
+    spec.dtype = "U8";
+    spec.shape = {row.count * granule};
+    spec.memory = {row.address, row.count * granule, net::Device::kHost, 0};
+  }
+  return specs;
+}
+
+void Workload::write_all(Worker& worker, uint64_t publication_bits) {
+  Memory& memory = worker.host->memory();
+  std::vector<uint64_t> tags;
+  for (const TensorRow& row : worker.rows) {
+    tags.resize(row.count);
+    for (uint64_t i = 0; i < row.count; ++i) tags[i] = publication_bits | (row.first + i);
+    memory.write(row.address, tags);
+  }
+}
+
+// Its own again: nothing in it is anybody's weights any more.
+void Workload::scribble(Worker& worker) {
+  worker.kept = false;
+  ++scribbles_;
+  write_all(worker, kScribble | (scribbles_ & 0xff) << 32);
+  // Half of a write, as a reader might see it.
+  const TensorRow& row = worker.rows.front();
+  worker.host->memory().write_torn(row.address, kScribble);
+}
+
+PublicationId Workload::publication_for(VersionId version) {
+  if (plan_->habits.own_tags) return checkers_->new_publication();
+  for (const auto& [known, publication] : publications_) {
+    if (known == version) return publication;
+  }
+  publications_.emplace_back(version, checkers_->new_publication());
+  return publications_.back().second;
+}
+
+}  // namespace weightlane::sim

@@ -1,0 +1,160 @@
+// Workload: the application that a run simulates: trainers that publish version after version, and
+// rollout workers that follow them, each shard a worker on its host.
+//
+// All shards of a replica must make the same n-th call (P3), though each runs for itself and may
+// crash and come back: what a worker does next is a pure function of (replica, number of the call,
+// what it holds). Now and then a worker does something else on purpose: drops its call, makes
+// another one, stays away, closes, calls in a wrong state.
+//
+// A worker uses its memory whenever the contract gives it to it, and at once: after unpublish, and
+// after a failed replicate or update, it scribbles over every tensor.
+//
+// A run has stages. kRun: faults are on. kSettle: no worker begins anything but what its replica
+// has already begun elsewhere, and trainers publish once more if they hold nothing. kClose: every
+// handle is closed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "flow/signal.h"
+#include "ros/server.h"
+#include "ros/shard_handle.h"
+#include "sim/checkers.h"
+#include "sim/fault_injector.h"
+#include "sim/plan.h"
+#include "sim/world.h"
+
+namespace weightlane::sim {
+
+enum class Stage : uint8_t { kRun, kSettle, kClose };
+
+class Workload final : public HostDirector {
+ public:
+  // All outlive it; it outlives every life of every host.
+  Workload(World* world, Checkers* checkers, const Plan* plan);
+
+  // Adds the hosts and starts them: the server, the trainers, the rollouts.
+  void start();
+  // One more replica, on hosts of its own, which replicates the latest once.
+  void start_fresh();
+  void enter(Stage stage);
+  void start_server();
+  void crash_server();
+  HostId server_host() const { return server_host_; }
+
+  // Trainers that are there have published all their versions, and the rest had time to follow.
+  bool has_run() const { return trainers_left_ == 0 && world_->now() >= followed_at_; }
+  // Workers whose process is there and who are not yet where the stage wants them.
+  uint32_t busy() const;
+  // Whether the fresh replica has what it asked for, on every shard.
+  bool fresh_succeeded() const;
+  // A whole copy is visible, and every process of it is alive.
+  bool someone_holds() const;
+  Nanos call_bound() const { return bound_; }
+  // Workers of this host never come back.
+  void lose(HostId host);
+  std::string busy_report() const;
+
+  // HostDirector
+  void restart(Host& host, bool reuse) override;
+  bool may_crash(Host& host) override;
+
+ private:
+  enum class Role : uint8_t { kTrainer, kRollout, kFresh };
+  enum class Resting : uint8_t { kBusy, kSettled, kClosed };
+  struct Worker {
+    WorkerId id;
+    Role role = Role::kRollout;
+    uint32_t replica = 0;
+    uint32_t shard = 0;
+    Host* host = nullptr;
+    StreamId stream;
+    bool lost = false;
+    bool fresh_done = false;
+    uint32_t published = 0;  // versions, by a trainer
+    bool finished = false;   // a trainer has published all
+    // Of this life.
+    Resting resting = Resting::kBusy;
+    flow::Signal* stage_changed = nullptr;
+    std::vector<TensorRow> rows;  // in the order of registration
+    bool odd_layout = false;
+    bool kept = false;  // unpublished, and the bytes are still those of `last`
+    VersionId last;
+  };
+  struct NumberedVersion {
+    uint32_t replica = 0;
+    uint64_t group = 0;
+    CallNumber number;
+    VersionId version;
+  };
+  enum class StepKind : uint8_t { kRest, kPublish, kPublishAgain, kUnpublish, kReplicate, kUpdate };
+  // What a worker does next.
+  struct Step {
+    StepKind kind = StepKind::kRest;
+    VersionId version;
+    net::VersionSpec wanted;
+    bool keep = false;  // kUnpublish: leave the bytes as they are
+  };
+
+  void add_replica(Role role, uint32_t replica, const std::string& name);
+  void start_host(Host& host, bool reuse);
+  ros::Environment environment(const Worker& worker) const;
+  ros::OpenOptions open_options(const Worker& worker) const;
+
+  static flow::Task<void> run_server(Workload* self, Host* host);
+  static flow::Task<void> run_host(Workload* self, Host* host);
+  static flow::Task<void> run_worker(Workload* self, Worker* worker);
+  // One open handle: until it is lost or given up.
+  static flow::Task<void> run_handle(Workload* self, Worker* worker, ros::ShardHandle* handle);
+  static flow::Task<void> make_call(Workload* self, Worker* worker, ros::ShardHandle* handle,
+                                    Step step);
+  static flow::Task<void> publish(Workload* self, Worker* worker, ros::ShardHandle* handle,
+                                  Step step);
+  static flow::Task<void> unpublish(Workload* self, Worker* worker, ros::ShardHandle* handle,
+                                    Step step);
+  static flow::Task<void> receive(Workload* self, Worker* worker, ros::ShardHandle* handle,
+                                  Step step);
+  static flow::Task<bool> receive_once(Worker* worker, ros::ShardHandle* handle, Step step,
+                                       Nanos patience);
+  // Things nobody should do, which must do no harm. True: the handle is to be closed.
+  static flow::Task<bool> misbehave(Workload* self, Worker* worker, ros::ShardHandle* handle);
+  static flow::Task<void> close_handle(Workload* self, Worker* worker, ros::ShardHandle* handle);
+  static flow::Task<void> rest(Workload* self, Worker* worker, Nanos span);
+  static flow::Task<void> list_once(Workload* self, Worker* worker);
+
+  void lay_out_memory(Worker& worker);
+  std::vector<ros::TensorSpec> tensors(const Worker& worker) const;
+  void write_all(Worker& worker, uint64_t publication_bits);
+  void scribble(Worker& worker);
+  bool chance(const Worker& worker, const char* name, uint32_t per_mille);
+  Nanos drawn_span(const Worker& worker, const char* name, Nanos most);
+  CallNumber next_call(const Worker& worker) const;
+  VersionId version_for(const Worker& worker, CallNumber number);
+  PublicationId publication_for(VersionId version);
+  Step next_step(Worker& worker, const ros::ShardHandle& handle);
+  Step trainer_step(Worker& worker, CallNumber number, bool holds);
+  Step rollout_step(Worker& worker, CallNumber number, bool holds);
+  void nudge(uint32_t replica);
+  void note_trainers();
+
+  World* world_;
+  Checkers* checkers_;
+  const Plan* plan_;
+  Stage stage_ = Stage::kRun;
+  HostId server_host_;
+  std::string server_address_;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<NumberedVersion> versions_;
+  std::vector<std::pair<VersionId, PublicationId>>
+      publications_;  // when a version has one set of tags
+  uint64_t highest_version_ = 0;
+  uint64_t scribbles_ = 0;
+  uint32_t trainers_left_ = 0;
+  Nanos followed_at_{0};
+  Nanos bound_{0};
+};
+
+}  // namespace weightlane::sim
