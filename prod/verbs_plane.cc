@@ -67,7 +67,7 @@ Result<VerbsEndpoint> VerbsEndpoint::parse(const std::string& text) {
   if (colon == std::string_view::npos || !parse_number(rest.substr(colon + 1), &endpoint.port))
     return wrong;
   std::string_view host = rest.substr(0, colon);
-  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  const bool bracketed = host.size() >= 2 && host.front() == '[' && host.back() == ']';
   if (bracketed) host = host.substr(1, host.size() - 2);
   // "2605:340::1" without brackets would be read as a host and a port (Mooncake #470).
   if (host.empty() || (!bracketed && host.find(':') != std::string_view::npos) ||
