@@ -246,23 +246,30 @@ Task<std::vector<ValueOf<T>>> all(std::vector<Task<T>> tasks) {
   co_return values;
 }
 
-// The value, or nothing when the deadline came first and the task was cancelled. The task is
-// started even when the deadline has passed. `runtime` outlives the call.
+namespace detail {
+
 template <typename T>
-  requires(!std::is_void_v<T>)
-Task<std::optional<T>> with_timeout(Runtime& runtime, Nanos deadline, Task<T> task) {
-  detail::TimeoutJoin<T> join(runtime, deadline, std::move(task));
+Task<std::optional<T>> run_until_deadline(Runtime* runtime, Nanos deadline, Task<T> task) {
+  TimeoutJoin<T> join(*runtime, deadline, std::move(task));
   const bool ended = co_await join;
   if (!ended) co_return std::nullopt;
   co_return join.task().take();
 }
 
-// True when the task ended, false when the deadline came first and it was cancelled.
-inline Task<bool> with_timeout(Runtime& runtime, Nanos deadline, Task<void> task) {
-  detail::TimeoutJoin<void> join(runtime, deadline, std::move(task));
+inline Task<bool> run_until_deadline(Runtime* runtime, Nanos deadline, Task<void> task) {
+  TimeoutJoin<void> join(*runtime, deadline, std::move(task));
   const bool ended = co_await join;
   if (ended) join.task().take();
   co_return ended;
+}
+
+}  // namespace detail
+
+// The value, or nothing when the deadline came first and the task was cancelled; for Task<void>,
+// a bool. The task is started even when the deadline has passed. `runtime` outlives the call.
+template <typename T>
+auto with_timeout(Runtime& runtime, Nanos deadline, Task<T> task) {
+  return detail::run_until_deadline(&runtime, deadline, std::move(task));
 }
 
 }  // namespace weightlane::flow
