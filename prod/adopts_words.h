@@ -1,5 +1,5 @@
-// What the composite plane needs of its parts beyond DataPlane: words (control blocks, landing words)
-// in memory that somebody else owns, so that one block serves readers of every transport.
+// What the composite plane needs of its parts beyond DataPlane: words (control blocks, landing
+// words) in memory that somebody else owns, so that one block serves readers of every transport.
 #pragma once
 
 #include "flow/result.h"

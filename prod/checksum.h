@@ -1,8 +1,8 @@
 // The checksum of every production plane, so that two ends may compare what they have.
 //
 // CRC-32C (Castagnoli), by ISA-L: measured on this kind of machine it takes 80 GB/s of cached bytes
-// on one core, where XXH3 with AVX2 takes 42 and the one in libxxhash 19. It runs beside the copy of
-// each slice, while that is in the cache, so its speed is what a READ with a checksum costs.
+// on one core, where XXH3 with AVX2 takes 42 and the one in libxxhash 19. It runs beside the copy
+// of each slice, while that is in the cache, so its speed is what a READ with a checksum costs.
 #pragma once
 
 #include <cstdint>

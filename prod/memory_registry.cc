@@ -21,9 +21,10 @@ namespace weightlane::prod {
 namespace {
 
 constexpr uint64_t kPage = 4096;
-constexpr uint64_t kWordsArena = 16ull << 20;  // bytes; costs pages only when touched
+constexpr uint64_t kWordsArena = 16ull << 20;   // bytes; costs pages only when touched
 constexpr size_t kChecksumPiece = 16ull << 20;  // bytes between two looks at whether to stop
-constexpr uint64_t kWordsApart = 64;           // bytes: no two allocations share a cache line
+constexpr Nanos kGrace = millis(50);
+constexpr uint64_t kWordsApart = 64;  // bytes: no two allocations share a cache line
 
 struct Region {
   net::MemoryRange range;
@@ -33,7 +34,8 @@ struct Region {
 };
 
 std::string describe(const net::MemoryRange& range) {
-  return "memory at " + std::to_string(range.address) + ", " + std::to_string(range.length) + " bytes";
+  return "memory at " + std::to_string(range.address) + ", " + std::to_string(range.length) +
+         " bytes";
 }
 
 // msync(MS_ASYNC) does nothing but say whether every page is mapped.
@@ -45,7 +47,8 @@ bool is_mapped(const net::MemoryRange& range) {
 
 std::atomic_ref<uint64_t> word_at(const net::MemoryRange& range, uint32_t index) {
   WL_ASSERT_OP(uint64_t{index} * 8 + 8, <=, range.length);
-  return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(range.address + uint64_t{index} * 8));
+  return std::atomic_ref<uint64_t>(
+      *reinterpret_cast<uint64_t*>(range.address + uint64_t{index} * 8));
 }
 
 }  // namespace
@@ -63,8 +66,8 @@ struct MemoryRegistry::State {
 
   // Words: on the loop's thread only.
   std::optional<SharedMemory> words;
-  uint64_t words_used = 0;                            // bytes from the beginning
-  std::map<uint64_t, std::vector<uint64_t>> freed;    // by size in bytes: addresses
+  uint64_t words_used = 0;                          // bytes from the beginning
+  std::map<uint64_t, std::vector<uint64_t>> freed;  // by size in bytes: addresses
 
   net::RegionId insert(std::shared_ptr<Region> region) {
     std::lock_guard lock(mutex);
@@ -80,6 +83,10 @@ struct MemoryRegistry::State {
     regions.erase(found);
     region->removing.store(true);
     return region;
+  }
+  bool is_used(const Region& region) const {
+    std::lock_guard lock(mutex);
+    return !region.users.empty();
   }
   std::shared_ptr<Region> find(net::RegionId id) const {
     std::lock_guard lock(mutex);
@@ -130,7 +137,8 @@ MemoryRegistry::~MemoryRegistry() = default;
 
 Result<net::RegionId> MemoryRegistry::add(net::MemoryRange range) {
   if (range.device != net::Device::kHost) {
-    return Error{ErrorCode::kInvalidArgument, describe(range) + ": this plane moves host memory only"};
+    return Error{ErrorCode::kInvalidArgument,
+                 describe(range) + ": this plane moves host memory only"};
   }
   if (range.length == 0 || range.address == 0 || range.address + range.length < range.address) {
     return Error{ErrorCode::kInvalidArgument, describe(range) + " is no range of memory"};
@@ -147,20 +155,17 @@ flow::Task<void> MemoryRegistry::remove(MemoryRegistry* registry, net::RegionId 
   std::shared_ptr<State> state = registry->state_;
   std::shared_ptr<Region> region = state->take_out(id);
   if (region == nullptr) co_return;
-  {
+  // Most uses end by themselves in no time, being between two pieces or just done; only a peer that
+  // stalls makes it necessary to break its connection.
+  Nanos patience = deadline_after(state->loop.runtime().now(), kGrace);
+  while (state->is_used(*region)) {
+    const bool one_ended = co_await state->released.wait_until(patience);
+    if (one_ended) continue;
+    patience = kForever;
     std::lock_guard lock(state->mutex);
     for (RegionUser* user : region->users) {
       if (user != nullptr) user->stop_using_region();
     }
-  }
-  for (;;) {
-    bool unused = false;
-    {
-      std::lock_guard lock(state->mutex);
-      unused = region->users.empty();
-    }
-    if (unused) co_return;
-    co_await state->released.wait();
   }
 }
 
@@ -185,8 +190,9 @@ Result<net::RegionId> MemoryRegistry::allocate_words(uint32_t count) {
     address = reinterpret_cast<uint64_t>(state.words->data()) + state.words_used;
     state.words_used += bytes;
   } else {
-    return Error{ErrorCode::kResourceExhausted, "no room for " + std::to_string(count) +
-                                                    " more words of control blocks (16 MiB are in use)"};
+    return Error{ErrorCode::kResourceExhausted,
+                 "no room for " + std::to_string(count) +
+                     " more words of control blocks (16 MiB are in use)"};
   }
   auto region = std::make_shared<Region>();
   region->range.address = address;
@@ -207,14 +213,9 @@ void MemoryRegistry::free_words(net::RegionId words) {
   const std::shared_ptr<Region> region = state_->take_out(words);
   if (region == nullptr || !region->owned_words) return;
   const uint64_t bytes = (region->range.length + kWordsApart - 1) / kWordsApart * kWordsApart;
-  bool unused = false;
-  {
-    std::lock_guard lock(state_->mutex);
-    unused = region->users.empty();
-  }
   // Words that somebody may still write into are not given out again: a few bytes lost, once in a
   // broken connection's life.
-  if (unused) state_->freed[bytes].push_back(region->range.address);
+  if (!state_->is_used(*region)) state_->freed[bytes].push_back(region->range.address);
 }
 
 void MemoryRegistry::store_word(net::RegionId words, uint32_t index, uint64_t value) {
@@ -237,7 +238,8 @@ std::optional<net::MemoryRange> MemoryRegistry::find(net::RegionId id) const {
   return region->range;
 }
 
-RegionUse MemoryRegistry::use(net::RegionId id, uint64_t offset, uint64_t length, RegionUser* user) {
+RegionUse MemoryRegistry::use(net::RegionId id, uint64_t offset, uint64_t length,
+                              RegionUser* user) {
   RegionUse use;
   std::lock_guard lock(state_->mutex);
   auto found = state_->regions.find(id.value);
@@ -255,8 +257,9 @@ flow::Task<Result<uint64_t>> MemoryRegistry::checksum(MemoryRegistry* registry, 
                                                       uint64_t offset, uint64_t length) {
   EventLoop& loop = registry->state_->loop;
   auto use = std::make_shared<RegionUse>(registry->use(id, offset, length, nullptr));
-  const Error gone{ErrorCode::kInvalidArgument, "checksum of a range that is not registered: region " +
-                                                    std::to_string(id.value)};
+  const Error gone{
+      ErrorCode::kInvalidArgument,
+      "checksum of a range that is not registered: region " + std::to_string(id.value)};
   if (!*use) co_return gone;
   std::function<std::optional<uint64_t>()> work = [use] {
     std::span<const uint8_t> left(use->data(), use->length());

@@ -2,8 +2,9 @@
 //
 // The application's ranges and the plane's own words (control blocks, landing words). A thread that
 // is about to touch a region takes a RegionUse, range-checked, and keeps it while it does; remove()
-// first makes new uses impossible, then tells the users to stop, then waits for the last of them.
-// So when it has returned nothing of ours touches the range, whatever a peer does.
+// first makes new uses impossible, lets those at work stop between two pieces, then makes their
+// users stop, and waits for the last of them. So when it has returned nothing of ours touches the
+// range, whatever a peer does.
 //
 // Ids are never reused in a process, so a stale id names nothing.
 #pragma once
@@ -25,8 +26,8 @@ namespace weightlane::prod {
 // Who uses regions: one end of a connection.
 class RegionUser {
  public:
-  // A region in use by it is being removed: give every use of it back soon, whatever peers do. Called
-  // on the loop's thread with the registry locked: must only shut sockets and set flags.
+  // It holds on to a region that is being removed: give every use back soon, whatever peers do.
+  // Called on the loop's thread with the registry locked: must only shut sockets and set flags.
   virtual void stop_using_region() = 0;
 
  protected:
@@ -63,7 +64,8 @@ class RegionUse {
 
 class MemoryRegistry {
  public:
-  // `arenas` (may be null) is where words are allocated, so that peers can map them. Both outlive it.
+  // `arenas` (may be null) is where words are allocated, so that peers can map them. Both outlive
+  // it.
   MemoryRegistry(EventLoop& loop, SharedArenas* arenas);
   ~MemoryRegistry();
   MemoryRegistry(const MemoryRegistry&) = delete;
@@ -89,7 +91,8 @@ class MemoryRegistry {
   // outlives the use.
   RegionUse use(net::RegionId region, uint64_t offset, uint64_t length, RegionUser* user);
 
-  // On a helper thread. kInvalidArgument: not (any more) a registered range. `registry` outlives it.
+  // On a helper thread. kInvalidArgument: not (any more) a registered range. `registry` outlives
+  // it.
   static flow::Task<Result<uint64_t>> checksum(MemoryRegistry* registry, net::RegionId region,
                                                uint64_t offset, uint64_t length);
 

@@ -47,8 +47,8 @@ class ReadQueue : public std::enable_shared_from_this<ReadQueue> {
   std::optional<net::Completion> poll();
   // Nobody is told anything any more; threads should give up what they have.
   void close();
-  // After close(): ok when every READ was finished. kDestinationPoisoned at the deadline; `whom` names
-  // the peer.
+  // After close(): ok when every READ was finished. kDestinationPoisoned at the deadline; `whom`
+  // names the peer.
   static flow::Task<Result<Done>> drained(std::shared_ptr<ReadQueue> queue, std::string whom,
                                           Nanos deadline);
 

@@ -24,11 +24,13 @@ Error exhausted(const char* what, uint64_t bytes) {
 // Huge pages come only where the address and the file offset agree modulo their size.
 void* map_aligned(uint64_t bytes, int protection, int fd) {
   const uint64_t room = bytes + kHugePage;
-  void* reserved = mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* reserved =
+      mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reserved == MAP_FAILED) return MAP_FAILED;
   const uint64_t begin = reinterpret_cast<uint64_t>(reserved);
   const uint64_t aligned = (begin + kHugePage - 1) / kHugePage * kHugePage;
-  void* data = mmap(reinterpret_cast<void*>(aligned), bytes, protection, MAP_SHARED | MAP_FIXED, fd, 0);
+  void* data =
+      mmap(reinterpret_cast<void*>(aligned), bytes, protection, MAP_SHARED | MAP_FIXED, fd, 0);
   if (data == MAP_FAILED) {
     munmap(reserved, room);
     return MAP_FAILED;
@@ -67,7 +69,8 @@ Result<SharedMemory> SharedMemory::allocate(SharedArenas& arenas, uint64_t bytes
   if (bytes == 0) return Error{ErrorCode::kInvalidArgument, "shared memory of 0 bytes"};
   FileDescriptor writable(memfd_create("weightlane", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!writable) return exhausted("memfd_create", bytes);
-  if (ftruncate(writable.get(), static_cast<off_t>(bytes)) != 0) return exhausted("ftruncate", bytes);
+  if (ftruncate(writable.get(), static_cast<off_t>(bytes)) != 0)
+    return exhausted("ftruncate", bytes);
   if (fcntl(writable.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0) {
     return exhausted("sealing", bytes);
   }
@@ -112,7 +115,7 @@ Result<std::unique_ptr<MappedArena>> MappedArena::map(uint64_t peer_address, uin
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     return Error{ErrorCode::kCorrupt, "a peer's arena that is not sealed against shrinking"};
   }
-  struct stat status {};
+  struct stat status{};
   if (fstat(file.get(), &status) != 0 || static_cast<uint64_t>(status.st_size) < length ||
       length == 0 || peer_address + length < peer_address) {
     return Error{ErrorCode::kCorrupt, "a peer's arena that is smaller than it says"};
@@ -123,8 +126,6 @@ Result<std::unique_ptr<MappedArena>> MappedArena::map(uint64_t peer_address, uin
       new MappedArena(peer_address, length, static_cast<const uint8_t*>(data)));
 }
 
-MappedArena::~MappedArena() {
-  munmap(const_cast<uint8_t*>(data_), length_);
-}
+MappedArena::~MappedArena() { munmap(const_cast<uint8_t*>(data_), length_); }
 
 }  // namespace weightlane::prod

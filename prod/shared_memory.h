@@ -29,8 +29,8 @@ struct SharedArena {
 // planes. Thread-safe. Outlives the SharedMemory made from it.
 class SharedArenas {
  public:
-  // The arena that holds the whole range, or null. The arena's descriptor stays valid for as long as
-  // the pointer is kept, also when the memory has been freed meanwhile.
+  // The arena that holds the whole range, or null. The arena's descriptor stays valid for as long
+  // as the pointer is kept, also when the memory has been freed meanwhile.
   std::shared_ptr<const SharedArena> find(uint64_t address, uint64_t length) const;
 
  private:

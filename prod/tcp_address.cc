@@ -63,7 +63,8 @@ Result<TcpAddress> TcpAddress::parse(std::string_view text) {
   const std::string_view digits = text.substr(colon + 1);
   uint16_t port = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
-  if (error != std::errc{} || end != digits.data() + digits.size()) return bad(text, "no such port");
+  if (error != std::errc{} || end != digits.data() + digits.size())
+    return bad(text, "no such port");
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
     host = host.substr(1, host.size() - 2);
   } else if (host.find(':') != std::string_view::npos) {
@@ -106,7 +107,8 @@ std::vector<TcpAddress> interface_addresses(size_t limit) {
     if (family != AF_INET && family != AF_INET6) continue;
     const socklen_t length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
     const TcpAddress address = TcpAddress::from_sockaddr(entry->ifa_addr, length);
-    if (is_reachable_from_outside(address) && addresses.size() < limit) addresses.push_back(address);
+    if (is_reachable_from_outside(address) && addresses.size() < limit)
+      addresses.push_back(address);
   }
   freeifaddrs(list);
   return addresses;

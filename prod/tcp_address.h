@@ -32,8 +32,8 @@ struct TcpAddress {
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
 };
 
-// The addresses of this machine's interfaces that others may reach: not loopback, not link-local. At
-// most `limit`; port 0.
+// The addresses of this machine's interfaces that others may reach: not loopback, not link-local.
+// At most `limit`; port 0.
 std::vector<TcpAddress> interface_addresses(size_t limit);
 
 }  // namespace weightlane::prod

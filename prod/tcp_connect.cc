@@ -1,4 +1,5 @@
-// An address that answers nothing may use only its share of the time, so that the next gets a chance.
+// An address that answers nothing may use only its share of the time, so that the next gets a
+// chance.
 #include "prod/tcp_connect.h"
 
 #include <algorithm>
@@ -14,7 +15,8 @@ void TcpConnectAttempt::give_up() {
   for (const std::shared_ptr<TcpSocket>& socket : open_) socket->stop();
 }
 
-Result<std::shared_ptr<TcpSocket>> TcpConnectAttempt::open(TcpSockets& sockets, const TcpAddress& to,
+Result<std::shared_ptr<TcpSocket>> TcpConnectAttempt::open(TcpSockets& sockets,
+                                                           const TcpAddress& to,
                                                            SteadyTime deadline) {
   Result<std::shared_ptr<TcpSocket>> socket = TcpSocket::create(to.family());
   if (!socket) return socket;

@@ -1,5 +1,5 @@
-// One attempt to connect over TCP: addresses in turn, then further streams to the one that answered.
-// Blocking, on a thread of its own; the loop waits for it, or gives it up.
+// One attempt to connect over TCP: addresses in turn, then further streams to the one that
+// answered. Blocking, on a thread of its own; the loop waits for it, or gives it up.
 #pragma once
 
 #include <memory>

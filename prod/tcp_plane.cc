@@ -1,5 +1,5 @@
-// The plane itself: what it registers is the registry's business, what it reads the reader's, what it
-// serves the source's; here are the port, the endpoint text and the wait for a connection.
+// The plane itself: what it registers is the registry's business, what it reads the reader's, what
+// it serves the source's; here are the port, the endpoint text and the wait for a connection.
 #include "prod/tcp_plane.h"
 
 #include <errno.h>
@@ -99,7 +99,8 @@ flow::Task<Result<net::Connected>> connect_task(std::shared_ptr<TcpShared> share
   guard.ended();
   Result<TcpConnected> result = std::move(*outcome->value);
   if (!result) co_return result.error();
-  auto reader = std::make_shared<TcpReader>(shared, wake, capabilities(), std::move(result->sockets));
+  auto reader =
+      std::make_shared<TcpReader>(shared, wake, capabilities(), std::move(result->sockets));
   const Result<Done> running = reader->start();
   if (!running) co_return running.error();
   net::Connected connected;
@@ -198,11 +199,12 @@ Result<Done> TcpPlane::open_port() {
   if (!listening) {
     std::string which = "port " + std::to_string(options_.port_first);
     if (last != options_.port_first) {
-      which = "every port from " + std::to_string(options_.port_first) + " to " + std::to_string(last);
+      which =
+          "every port from " + std::to_string(options_.port_first) + " to " + std::to_string(last);
     }
-    return Error{ErrorCode::kResourceExhausted,
-                 "data plane: cannot listen at " + address.text() + " (" + which +
-                     " was tried): " + std::strerror(error)};
+    return Error{ErrorCode::kResourceExhausted, "data plane: cannot listen at " + address.text() +
+                                                    " (" + which +
+                                                    " was tried): " + std::strerror(error)};
   }
   const uint16_t port = port_of(listening);
   const Result<Done> started = source_->start(std::move(listening));

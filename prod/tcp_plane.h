@@ -2,14 +2,15 @@
 //
 // It moves bytes straight from registered memory into registered memory (no buffers of ours), over
 // several streams per connection with a thread on each end of each; the loop only posts and polls.
-// Both sides check: the source every (region, offset, length), the reader every response. Connecting
-// verifies whom one reached: an endpoint names a service by a random id, so a restarted worker on the
-// same port refuses (FIELD 12).
+// Both sides check: the source every (region, offset, length), the reader every response.
+// Connecting verifies whom one reached: an endpoint names a service by a random id, so a restarted
+// worker on the same port refuses (FIELD 12).
 //
-// Dropping a PassiveQueuePair shuts its sockets, after which nothing more is copied out of memory, so
-// this plane fences.
+// Dropping a PassiveQueuePair shuts its sockets, after which nothing more is copied out of memory,
+// so this plane fences.
 //
-// Endpoints: "10.0.0.1:7000,[fd00::1]:7000/0123456789abcdef": where to try, in order, and the service.
+// Endpoints: "10.0.0.1:7000,[fd00::1]:7000/0123456789abcdef": where to try, in order, and the
+// service.
 #pragma once
 
 #include <memory>
@@ -45,8 +46,8 @@ struct TcpEndpoint {
 
 class TcpPlane final : public net::DataPlane, public AdoptsWords {
  public:
-  // `loop` outlives the plane, and queue pairs don't outlive the loop. The port is opened by the first
-  // listen().
+  // `loop` outlives the plane, and queue pairs don't outlive the loop. The port is opened by the
+  // first listen().
   TcpPlane(EventLoop& loop, TcpOptions options);
   // Ends every connection and waits for the threads.
   ~TcpPlane() override;

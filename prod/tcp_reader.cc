@@ -84,8 +84,8 @@ PostResult TcpReader::post(const net::ReadWork& work) {
   request.region = work.from.key;
   request.offset = work.from_offset;
   request.length = work.length;
-  const auto least = std::min_element(
-      streams_.begin(), streams_.end(), [](const auto& a, const auto& b) {
+  const auto least =
+      std::min_element(streams_.begin(), streams_.end(), [](const auto& a, const auto& b) {
         return a->queued_bytes.load(std::memory_order_relaxed) <
                b->queued_bytes.load(std::memory_order_relaxed);
       });

@@ -1,8 +1,8 @@
-// The reader's end of a TCP connection: several streams, a thread on each that receives straight into
-// the destination.
+// The reader's end of a TCP connection: several streams, a thread on each that receives straight
+// into the destination.
 //
-// A READ goes whole to the stream with the fewest bytes before it. Requests are sent by the loop (40
-// bytes; they always fit), responses come in the order of the requests of that stream.
+// A READ goes whole to the stream with the fewest bytes before it. Requests are sent by the loop
+// (40 bytes; they always fit), responses come in the order of the requests of that stream.
 #pragma once
 
 #include <atomic>

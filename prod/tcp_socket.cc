@@ -83,8 +83,7 @@ Result<Done> TcpSocket::connect(const TcpAddress& to, SteadyTime deadline) {
 
 bool TcpSocket::send_all(std::span<const uint8_t> bytes, SteadyTime deadline) {
   while (!bytes.empty()) {
-    const ssize_t sent =
-        ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t sent = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent > 0) {
       bytes = bytes.subspan(static_cast<size_t>(sent));
     } else if (errno == EAGAIN) {

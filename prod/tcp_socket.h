@@ -1,9 +1,9 @@
 // TcpSocket: one connection of the TCP plane, driven by the one thread that has it, and stopped by
 // any other.
 //
-// Every wait ends: by its deadline where there is one, by stop() otherwise. stop() may be called from
-// any thread, at any time while the object lives; afterwards every call fails. An error closes the
-// connection for good: it is never used again (FIELD 31).
+// Every wait ends: by its deadline where there is one, by stop() otherwise. stop() may be called
+// from any thread, at any time while the object lives; afterwards every call fails. An error closes
+// the connection for good: it is never used again (FIELD 31).
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
-// A thread that asks the loop waits on a condition that stop() also satisfies: the loop may be waiting
-// for that very thread to end.
+// A thread that asks the loop waits on a condition that stop() also satisfies: the loop may be
+// waiting for that very thread to end.
 #include "prod/tcp_source.h"
 
 #include <errno.h>
@@ -166,8 +166,10 @@ std::shared_ptr<TcpServedPair> TcpSource::handshake(const std::shared_ptr<TcpSoc
   if (!socket->receive_all(writable_frame(hello), deadline)) return nullptr;
   if (hello.magic != kTcpMagic) return nullptr;
   switch (hello.kind) {
-    case TcpKind::kPair: return make_pair(socket, hello, deadline);
-    case TcpKind::kStream: return join_pair(socket, hello, deadline);
+    case TcpKind::kPair:
+      return make_pair(socket, hello, deadline);
+    case TcpKind::kStream:
+      return join_pair(socket, hello, deadline);
   }
   return nullptr;
 }
@@ -269,8 +271,8 @@ bool TcpSource::serve_one(TcpSocket& socket, TcpServedPair& pair, const TcpReque
   if (request.length == 0 || request.length > kTcpReadMax) {
     refused = CompletionStatus::kRemoteInvalidRequest;
   } else {
-    use = shared_->registry.use(net::RegionId{request.region}, request.offset, request.length,
-                                &pair);
+    use =
+        shared_->registry.use(net::RegionId{request.region}, request.offset, request.length, &pair);
     if (!use) refused = CompletionStatus::kRemoteAccess;
   }
   response.status = static_cast<uint32_t>(refused);
@@ -288,7 +290,11 @@ bool TcpSource::serve_one(TcpSocket& socket, TcpServedPair& pair, const TcpReque
   std::span<const uint8_t> header = frame_bytes(response);
   while (!body.empty()) {
     const size_t piece = std::min(body.size(), kPiece);
-    if (use.unwanted() || !socket.send(header, body.first(piece))) return false;
+    if (use.unwanted()) {
+      socket.stop();  // what was promised can't be sent
+      return false;
+    }
+    if (!socket.send(header, body.first(piece))) return false;
     header = {};
     body = body.subspan(piece);
   }

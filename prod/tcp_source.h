@@ -2,9 +2,9 @@
 // become.
 //
 // Each connection has a thread, first for its handshake and then for what it asks. A stranger has a
-// few seconds to say a whole hello; strangers are few at a time (a new one pushes out the oldest), and
-// memory grows only with what they send, up to a limit: garbage costs its own connection and nothing
-// else. Acceptors decide on the loop's thread.
+// few seconds to say a whole hello; strangers are few at a time (a new one pushes out the oldest),
+// and memory grows only with what they send, up to a limit: garbage costs its own connection and
+// nothing else. Acceptors decide on the loop's thread.
 #pragma once
 
 #include <condition_variable>
@@ -79,9 +79,9 @@ class TcpSource : public std::enable_shared_from_this<TcpSource> {
 
   std::mutex mutex_;
   std::condition_variable answered_;
-  bool stopping_ = false;                                       // guarded by mutex_
-  std::deque<std::shared_ptr<TcpSocket>> strangers_;            // guarded by mutex_, oldest first
-  std::map<uint64_t, std::weak_ptr<TcpServedPair>> by_token_;   // guarded by mutex_
+  bool stopping_ = false;                                      // guarded by mutex_
+  std::deque<std::shared_ptr<TcpSocket>> strangers_;           // guarded by mutex_, oldest first
+  std::map<uint64_t, std::weak_ptr<TcpServedPair>> by_token_;  // guarded by mutex_
 };
 
 }  // namespace weightlane::prod

@@ -1,14 +1,14 @@
 // What goes over the TCP plane's connections. Little endian, as the machines are.
 //
-//   reader -> source   TcpHello, then the hello's bytes (kind kPair), or nothing more (kind kStream)
-//   source -> reader   TcpReply, then the payload, or the reason of a refusal as text
+//   reader -> source   TcpHello, then the hello's bytes (kind kPair), or nothing more (kind
+//   kStream) source -> reader   TcpReply, then the payload, or the reason of a refusal as text
 //   reader -> source   TcpRequest ...
 //   source -> reader   TcpResponse, then `length` bytes, for each request in their order
 //
 // The first connection makes the pair and is told a random token; further ones name it and join. A
 // request names (region, offset, length); the source checks them against its registrations, and no
-// number of the peer's is ever used as an address (FIELD 31, 32). After a response that isn't success
-// the source answers nothing more on that connection.
+// number of the peer's is ever used as an address (FIELD 31, 32). After a response that isn't
+// success the source answers nothing more on that connection.
 #pragma once
 
 #include <bit>

@@ -1,8 +1,8 @@
 // ThreadGroup: threads that come and go with connections, all joined before their owner goes.
 //
 // For work that blocks as long as a peer likes (HelperThreads is for work that ends by itself).
-// Whoever starts a thread must know how to make it return, and does so before the group is destroyed.
-// Signals are blocked: they are for the thread that runs the program.
+// Whoever starts a thread must know how to make it return, and does so before the group is
+// destroyed. Signals are blocked: they are for the thread that runs the program.
 #pragma once
 
 #include <condition_variable>

@@ -1,5 +1,5 @@
-// Reading words that another thread or process stores while they are read: each aligned 8 bytes whole
-// (C1). Control blocks are a few words; tensors are copied in any way.
+// Reading words that another thread or process stores while they are read: each aligned 8 bytes
+// whole (C1). Control blocks are a few words; tensors are copied in any way.
 #pragma once
 
 #include <atomic>
