@@ -46,7 +46,7 @@ class FaultInjector {
   ~FaultInjector();
 
   void start();
-  // Ends phase 1: no more faults; pending restarts happen now when `restart_crashed`, else those
+  // Ends phase 1 with World::heal(): no more faults; pending restarts happen now when `restart_crashed`, else those
   // hosts are lost for good.
   void heal(bool restart_crashed);
   uint32_t crashes() const { return crashes_; }
@@ -61,7 +61,9 @@ class FaultInjector {
   void flap(Fault fault);
   void slow();
   Host* draw_victim(const char* name, bool for_crash);
-  void end_later(std::unique_ptr<Ending> ending, SpanRange range);
+  void restart(HostId id);
+  void end_after(std::unique_ptr<Ending> ending, Nanos span);
+  Nanos draw(const char* name, SpanRange range);
   void finish(Ending& ending);
   static void on_tick(void* self);
 

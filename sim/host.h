@@ -49,6 +49,9 @@ class Host final : public flow::Runtime {
   uint32_t life() const { return life_; }  // 0 before the first start
   HostState state() const { return state_; }
   bool alive() const { return state_ != HostState::kDown; }
+  // Down because its whole machine went: nobody answers in its name.
+  bool machine_gone() const { return !alive() && last_crash_ == CrashKind::kMachine; }
+  CrashKind last_crash() const { return last_crash_; }
   bool paused() const { return state_ == HostState::kPaused; }
   const HostPlace& place() const { return place_; }
   World& world() { return world_; }
@@ -98,14 +101,17 @@ class Host final : public flow::Runtime {
   friend class World;
   void draw_clock();
   void end_life(CrashKind kind);
+  void unpark_timers();
 
   World& world_;
   HostId id_;
   HostPlace place_;
   HostState state_ = HostState::kDown;
   uint32_t life_ = 0;
+  CrashKind last_crash_ = CrashKind::kMemoryFirst;
   int64_t clock_offset_ = 0;
-  int64_t clock_drift_ppm_ = 0;
+  int64_t clock_drift_ = 0;       // a fraction, 40 bits behind the point
+  int64_t clock_drift_back_ = 0;  // drift / (1 + drift)
   Nanos clock_origin_;  // the world's time of this life's start
   Alarm resume_alarm_;
   Alarm exit_alarm_;

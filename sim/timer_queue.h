@@ -60,38 +60,37 @@ class TimerQueue {
   uint64_t next_sequence_ = 0;
 };
 
-// A timer of the simulator itself: calls a function at a time of the world, and disarms itself when
-// destroyed. With a host it is heard by that host's process, so it waits while the process is
-// paused.
+class World;
+
+// A timer of the simulator itself: calls a function at a time of the world, and disarms itself when destroyed. With a
+// host it is heard by that host's process, so it waits while the process is paused.
 class Alarm final : private flow::TimerNode {
  public:
   using Call = void (*)(void* context);
 
-  Alarm(TimerQueue& queue, Call call, void* context)
-      : queue_(queue), call_(call), context_(context) {
-    on_fire = [](flow::TimerNode& node) {
-      auto& self = static_cast<Alarm&>(node);
-      self.call_(self.context_);
-    };
+  Alarm(World& world, Call call, void* context) : world_(world), call_(call), context_(context) {
+    on_fire = fire;
   }
   ~Alarm() { disarm(); }
   Alarm(const Alarm&) = delete;
   Alarm& operator=(const Alarm&) = delete;
 
-  void arm(Nanos at, HostId host = kWorldHost) {
-    disarm();
-    queue_.arm(*this, host, at.count);
-  }
+  void arm(Nanos at, HostId host = kWorldHost);
   void disarm() {
     if (linked) disarm_linked();
   }
   bool armed() const { return linked; }
+  // To tell the simulator's own timers from those of the processes.
+  static bool is_alarm(const flow::TimerNode& node) { return node.on_fire == fire; }
 
  private:
-  friend class World;
+  static void fire(flow::TimerNode& node) {
+    auto& self = static_cast<Alarm&>(node);
+    self.call_(self.context_);
+  }
   void disarm_linked();
 
-  TimerQueue& queue_;
+  World& world_;
   Call call_;
   void* context_;
 };

@@ -130,6 +130,8 @@ class World {
   const std::vector<uint32_t>& probe_hits() const { return probe_hits_; }
   const FaultHits& fault_hits() const { return fault_hits_; }
 
+  // Takes a timer back, armed or parked.
+  void disarm(flow::TimerNode& node);
   TimerQueue& timers() { return timers_; }
   ControlNet& control_net() { return *control_net_; }
   DataNet& data_net() { return *data_net_; }
@@ -146,6 +148,7 @@ class World {
   flow::ReadyNode* pick_starving();
   StopReason advance_to(Nanos time);
   void draw_order();
+  HostId starved();
   void hold_up_starved();
 
   WorldConfig config_;

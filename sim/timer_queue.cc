@@ -1,0 +1,52 @@
+#include "sim/timer_queue.h"
+
+#include <algorithm>
+
+namespace weightlane::sim {
+
+void TimerQueue::sift_up(size_t at, Entry entry) {
+  while (at > 0) {
+    const size_t parent = (at - 1) / 4;
+    if (!entry.before(heap_[parent])) break;
+    put(at, heap_[parent]);
+    at = parent;
+  }
+  put(at, entry);
+}
+
+void TimerQueue::sift_down(size_t at, Entry entry) {
+  const size_t size = heap_.size();
+  // The hole sinks to a leaf along the smallest children, and the entry rises from there: it came from the bottom.
+  for (size_t child = at * 4 + 1; child < size; child = at * 4 + 1) {
+    const size_t end = std::min(child + 4, size);
+    size_t least = child;
+    for (size_t other = child + 1; other < end; ++other) {
+      least = heap_[other].before(heap_[least]) ? other : least;
+    }
+    put(at, heap_[least]);
+    at = least;
+  }
+  sift_up(at, entry);
+}
+
+void TimerQueue::disarm(flow::TimerNode& node) {
+  WL_ASSERT(node.linked);
+  const size_t at = node.slot;
+  WL_ASSERT(at < heap_.size() && heap_[at].node == &node);
+  node.linked = false;
+  const Entry last = heap_.back();
+  heap_.pop_back();
+  if (at == heap_.size()) return;
+  sift_down(at, last);
+}
+
+TimerQueue::Entry TimerQueue::pop() {
+  const Entry top = heap_.front();
+  top.node->linked = false;
+  const Entry last = heap_.back();
+  heap_.pop_back();
+  if (!heap_.empty()) sift_down(0, last);
+  return top;
+}
+
+}  // namespace weightlane::sim
