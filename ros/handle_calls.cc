@@ -279,7 +279,6 @@ flow::Task<void> HandleCore::take_up(net::AssignedEvent assigned) {
   reader_ = nullptr;
   rt.trace({"handle.read", assigned.assignment.value, static_cast<uint64_t>(outcome.kind),
             receiving_.sealed_bytes, options_.replica});
-  session_.set_progress(receiving_.sealed_bytes);
   if (outcome.kind == net::ReleaseKind::kPoisoned)
     poison_ = Error{
         ErrorCode::kDestinationPoisoned,

@@ -80,7 +80,7 @@ std::optional<VersionId> HandleCore::holds() const {
 Progress HandleCore::progress() const {
   Progress progress;
   progress.total_bytes = layout_.has_value() ? layout_->summary().bytes : 0;
-  progress.sealed_bytes = source_.stamp().value != 0 ? source_.proven() : 0;
+  progress.sealed_bytes = sealed_bytes();
   if (reader_ != nullptr)
     progress.source = reader_->source_name() + " (" + reader_->transport() + ")";
   progress.reroutes = reroutes_;

@@ -67,6 +67,9 @@ class HandleCore final : public SessionListener {
   void on_event(const net::Event& event) override;
   void on_rejected(const net::RequestBody& body, const net::Failure& failure) override;
   void on_session_ended() override;
+  uint64_t sealed_bytes() const override {
+    return source_.stamp().value != 0 ? source_.proven() : 0;
+  }
   void on(const net::AssignedEvent& event);
   void on(const net::DrainedEvent& event);
   void on(const net::DecidedEvent& event);

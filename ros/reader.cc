@@ -103,6 +103,11 @@ Result<Done> Reader::accept_welcome(std::span<const uint8_t> payload) {
   const Layout& layout = *context_.layout;
   const Error corrupt{ErrorCode::kCorrupt, "source " + assigned_.source.replica +
                                                " describes memory that cannot be its"};
+  if (layout.slice_bytes() > pair_->capabilities().max_read_bytes)
+    return Error{ErrorCode::kInvalidArgument,
+                 "slice_bytes is " + std::to_string(layout.slice_bytes()) + ", but " + transport_ +
+                     " reads at most " + std::to_string(pair_->capabilities().max_read_bytes) +
+                     " bytes at once"};
   if (welcome_.stamp.value == 0 || welcome_.control.length < 16) return corrupt;
   if (welcome_.tensors.size() != layout.places().size()) return corrupt;
   for (uint32_t i = 0; i < welcome_.tensors.size(); ++i) {
@@ -163,10 +168,8 @@ flow::Task<ReadOutcome> Reader::transfer() {
 
 void Reader::post_slices() {
   const Layout& layout = *context_.layout;
-  const uint64_t max_read = pair_->capabilities().max_read_bytes;
   while (next_to_post_ < slices_allowed_) {
     const Slice& slice = layout.slices()[next_to_post_];
-    WL_ASSERT(slice.length <= max_read);
     if (bytes_in_flight_ > 0 && bytes_in_flight_ + slice.length > context_.options->window_bytes)
       return;
     const net::TensorPlace& mine = layout.places()[slice.tensor];

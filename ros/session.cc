@@ -196,7 +196,7 @@ flow::Task<void> ServerSession::poll_loop(ServerSession* self) {
   Nanos pause = self->options_.rpc_retry_first;
   while (self->state_ == State::kOpen) {
     const uint64_t sequence = self->next_sequence_++;
-    net::PollRequest poll{self->last_event_, self->sealed_bytes_, self->heartbeat_};
+    net::PollRequest poll{self->last_event_, self->listener_->sealed_bytes(), self->heartbeat_};
     const Nanos until =
         deadline_after(runtime.now(), self->heartbeat_ + self->options_.rpc_attempt);
     std::optional<net::Response> response =

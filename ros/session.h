@@ -26,6 +26,8 @@ class SessionListener {
   // The server refused a posted request: nothing was changed.
   virtual void on_rejected(const net::RequestBody& body, const net::Failure& failure) = 0;
   virtual void on_session_ended() = 0;
+  // Progress of the transfer under way, told with every Poll, for people.
+  virtual uint64_t sealed_bytes() const = 0;
 };
 
 class ServerSession {
@@ -49,7 +51,6 @@ class ServerSession {
   State state() const { return state_; }
   const std::string& why_ended() const { return why_ended_; }
   Incarnation incarnation() const { return incarnation_; }
-  void set_progress(uint64_t sealed_bytes) { sealed_bytes_ = sealed_bytes; }
 
  private:
   struct Posted {
@@ -90,7 +91,6 @@ class ServerSession {
   uint64_t session_ = 0;
   uint64_t next_sequence_ = 1;
   uint64_t last_event_ = 0;
-  uint64_t sealed_bytes_ = 0;
   bool connecting_ = false;
   Incarnation occupant_;     // who had the shard when open() first asked
   Nanos occupant_heard_{0};  // when, on our clock
