@@ -8,7 +8,8 @@
 // task may destroy whatever it owns.
 //
 // Everything here belongs to the loop's thread, the one that made the EventLoop, except what is
-// marked thread-safe. No kj in this header: a data plane can use the loop without it.
+// marked thread-safe. A thread has one EventLoop at a time. No kj in this header: a data plane can
+// use the loop without it.
 #pragma once
 
 #include <coroutine>
