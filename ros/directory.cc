@@ -322,7 +322,7 @@ void Directory::find_next_deadline(Nanos now) {
   for (const auto& [name, group] : groups_) {
     for (const auto& [number, call] : group.calls) {
       if (call.decided) continue;
-      if (call.made < group.num_shards) note_deadline(call.gather_deadline);
+      if (call.gathers()) note_deadline(call.gather_deadline);
       note_deadline(call.deadline);
     }
   }

@@ -103,6 +103,10 @@ struct GroupCall {
   Publication* receiving = nullptr;  // the transfer it started
   std::vector<ShardCall> shards;
 
+  // publish and unpublish are answered shard by shard; nobody waits for the rest of an unpublish.
+  bool gathers() const {
+    return !decided && made < shards.size() && kind != net::CallKind::kUnpublish;
+  }
   bool receives() const {
     return kind == net::CallKind::kReplicate || kind == net::CallKind::kUpdate;
   }

@@ -202,9 +202,8 @@ void Directory::expire_calls(Nanos now) {
   for (auto& [name, group] : groups_) {
     std::vector<uint64_t> due;  // failing one may decide or forget others
     for (const auto& [number, call] : group.calls) {
-      const bool gathering = call.made < group.num_shards && call.kind != net::CallKind::kUnpublish;
-      if (!call.decided && ((gathering && call.gather_deadline <= now) || call.deadline <= now))
-        due.push_back(number);
+      const bool late = call.gathers() && call.gather_deadline <= now;
+      if (!call.decided && (late || call.deadline <= now)) due.push_back(number);
     }
     for (uint64_t number : due) {
       auto found = group.calls.find(number);
