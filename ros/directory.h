@@ -200,6 +200,7 @@ class Directory {
   void poison(Group& group, ErrorCode code, const std::string& message, Nanos now);
   void forget_settled(Group& group);
   void expire_calls(Nanos now);
+  Error explain_timeout(const Group& group, const GroupCall& call) const;
   std::string missing_shards(const Group& group, const GroupCall& call) const;
 
   // Publications (directory_holdings.cc).

@@ -208,49 +208,46 @@ void Directory::expire_calls(Nanos now) {
     for (uint64_t number : due) {
       auto found = group.calls.find(number);
       if (found == group.calls.end() || found->second.decided) continue;
-      GroupCall& call = found->second;
-      const std::string what = describe(call.kind, call.version) + " of " + group.name() +
-                               ", call " + std::to_string(number) + ": ";
-      if (call.made < group.num_shards) {
-        observer_->on_probe(probes::kMissingMember);
-        fail_call(group, call, ErrorCode::kTimeout,
-                  what + "waited for " + missing_shards(group, call), now);
-        continue;
-      }
-      observer_->on_probe(probes::kCallTimeout);
-      if (call.receiving == nullptr) {
-        bool exists = false;
-        std::string held;
-        for (const auto& [key, entry] : contents_) {
-          if (entry.model != group.model || entry.no_copy_since != kForever) continue;
-          const std::string version = std::to_string(entry.content.version.value);
-          exists = exists || call.version.kind == net::VersionKind::kLatest ||
-                   entry.content.version == call.version.exact;
-          held += (held.empty() ? "" : ", ") + version;
-        }
-        if (exists)
-          fail_call(group, call, ErrorCode::kTimeout,
-                    what + "every holder was busy with another reader", now);
-        else
-          fail_call(group, call, ErrorCode::kVersionUnavailable,
-                    what + "nobody holds it; versions held: " + (held.empty() ? "none" : held),
-                    now);
-        continue;
-      }
-      std::string waiting;
-      for (uint32_t shard = 0; shard < group.num_shards; ++shard) {
-        const ShardHolding& holding = call.receiving->shards[shard];
-        if (holding.complete) continue;
-        auto reading = assignments_.find(holding.reading.value);
-        waiting += (waiting.empty() ? "shard " : ", shard ") + std::to_string(shard) +
-                   (reading == assignments_.end()
-                        ? " waits for a source"
-                        : " still reads from " + reading->second.source->group->replica);
-      }
-      fail_call(group, call, ErrorCode::kTimeout, what + waiting, now);
+      const Error why = explain_timeout(group, found->second);
+      fail_call(group, found->second, why.code, why.message, now);
     }
     forget_settled(group);
   }
+}
+
+// Whom the call waited for.
+Error Directory::explain_timeout(const Group& group, const GroupCall& call) const {
+  const std::string what = describe(call.kind, call.version) + " of " + group.name() + ", call " +
+                           std::to_string(call.number.value) + ": ";
+  if (call.made < group.num_shards) {
+    observer_->on_probe(probes::kMissingMember);
+    return {ErrorCode::kTimeout, what + "waited for " + missing_shards(group, call)};
+  }
+  observer_->on_probe(probes::kCallTimeout);
+  if (call.receiving != nullptr) {
+    std::string waiting;
+    for (uint32_t shard = 0; shard < group.num_shards; ++shard) {
+      const ShardHolding& holding = call.receiving->shards[shard];
+      if (holding.complete) continue;
+      auto reading = assignments_.find(holding.reading.value);
+      waiting += (waiting.empty() ? "shard " : ", shard ") + std::to_string(shard) +
+                 (reading == assignments_.end()
+                      ? " waits for a source"
+                      : " still reads from " + reading->second.source->group->replica);
+    }
+    return {ErrorCode::kTimeout, what + waiting};
+  }
+  bool exists = false;
+  std::string held;
+  for (const auto& [key, entry] : contents_) {
+    if (entry.model != group.model || entry.no_copy_since != kForever) continue;
+    exists = exists || call.version.kind == net::VersionKind::kLatest ||
+             entry.content.version == call.version.exact;
+    held += (held.empty() ? "" : ", ") + std::to_string(entry.content.version.value);
+  }
+  if (exists) return {ErrorCode::kTimeout, what + "every holder was busy with another reader"};
+  return {ErrorCode::kVersionUnavailable,
+          what + "nobody holds it; versions held: " + (held.empty() ? "none" : held)};
 }
 
 // True when no shard can make call `number` any more.
