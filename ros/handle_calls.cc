@@ -143,6 +143,7 @@ flow::Task<void> HandleCore::do_publish(HandleCore* self, VersionId version, Job
   Error why{ErrorCode::kServerLost, {}};
   if (self->call_.decided.has_value()) {
     why = Error{self->call_.decided->code, self->call_.decided->message};
+    self->held_->drained = true;  // a refused publish was never shown: nobody was sent here
     co_await self->hand_back();
   } else {
     co_await self->recover();

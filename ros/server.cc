@@ -111,7 +111,10 @@ class ServerCore final : public net::RequestHandler {
   void after_apply() {
     for (Incarnation client : directory_.take_woken()) {
       auto slot = slots_.find(client.value);
-      if (slot != slots_.end()) slot->second->filled.notify_all();
+      if (slot == slots_.end()) continue;
+      slot->second->filled.notify_all();
+      // A Poll dropped with its connection leaves its slot; it goes with the client.
+      if (directory_.all_clients().count(client.value) == 0) slots_.erase(slot);
     }
     if (directory_.next_deadline() < sleeping_until_) wake_timer_.notify_all();
   }

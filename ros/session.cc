@@ -6,6 +6,8 @@ namespace weightlane::ros {
 
 namespace {
 
+constexpr Nanos kOccupiedPause = millis(500);  // before asking again whether a shard is free
+
 Nanos earlier(Nanos a, Nanos b) { return a < b ? a : b; }
 
 }  // namespace
@@ -118,10 +120,10 @@ flow::Task<Result<net::OpenedResponse>> ServerSession::open(net::OpenRequest req
         incarnation_ = {runtime.random() | 1};
       } else if (failed->code != ErrorCode::kAlreadyOpen) {
         co_return Error{failed->code, failed->message};
-      } else if (held_by_the_living(*failed) || runtime.now() + pause >= deadline) {
-        co_return Error{ErrorCode::kAlreadyOpen, failed->message};
       } else {
-        pause = millis(500);
+        pause = kOccupiedPause;
+        if (held_by_the_living(*failed) || runtime.now() + pause >= deadline)
+          co_return Error{ErrorCode::kAlreadyOpen, failed->message};
       }
     }
     if (runtime.now() + pause >= deadline)
