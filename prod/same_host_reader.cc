@@ -1,0 +1,213 @@
+// The checks before and after each copy are what makes dropping a pair or a region count here; see
+// same_host_board.h.
+#include "prod/same_host_reader.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "prod/checksum.h"
+#include "prod/copy.h"
+#include "prod/words.h"
+
+namespace weightlane::prod {
+
+using net::CompletionStatus;
+using net::PostResult;
+
+namespace {
+
+// Copied between two looks at whether to stop; with a checksum, small enough to be still in the
+// cache.
+constexpr uint64_t kPiece = 1ull << 20;
+constexpr uint64_t kSummedPiece = 256ull << 10;
+
+class SameHostQueuePair final : public net::QueuePair {
+ public:
+  SameHostQueuePair(std::shared_ptr<SameHostReader> reader, net::Capabilities capabilities)
+      : reader_(std::move(reader)), capabilities_(capabilities) {}
+  ~SameHostQueuePair() override { reader_->close(); }
+
+  net::Capabilities capabilities() const override { return capabilities_; }
+  std::string_view transport() const override { return "same-host"; }
+  PostResult post_read(const net::ReadWork& work) override { return reader_->post(work); }
+  std::optional<net::Completion> poll() override { return reader_->queue().poll(); }
+  flow::Task<Result<Done>> destroy(Nanos deadline) override {
+    return SameHostReader::destroy(reader_, deadline);
+  }
+
+ private:
+  std::shared_ptr<SameHostReader> reader_;
+  net::Capabilities capabilities_;
+};
+
+bool has_ended(const FileDescriptor& process) {
+  pollfd entry{};
+  entry.fd = process.get();
+  entry.events = POLLIN;
+  return poll(&entry, 1, 0) > 0;
+}
+
+}  // namespace
+
+std::unique_ptr<net::QueuePair> make_same_host_queue_pair(std::shared_ptr<SameHostReader> reader,
+                                                          net::Capabilities capabilities) {
+  return std::make_unique<SameHostQueuePair>(std::move(reader), capabilities);
+}
+
+std::optional<uint64_t> read_word_of(pid_t pid, uint64_t address) {
+  uint64_t word = 0;
+  const iovec into{&word, sizeof word};
+  const iovec from{reinterpret_cast<void*>(address), sizeof word};
+  if (process_vm_readv(pid, &into, 1, &from, 1, 0) != sizeof word) return std::nullopt;
+  return word;
+}
+
+// A READ on its way to a helper thread. If it is dropped on the way it still ends.
+struct SameHostReader::Job {
+  std::shared_ptr<SameHostReader> reader;
+  std::unique_ptr<PendingRead> read;
+  ~Job() {
+    if (read != nullptr) reader->queue_->finish(std::move(read), CompletionStatus::kFlushed);
+  }
+};
+
+SameHostReader::SameHostReader(EventLoop& loop, MemoryRegistry& registry, HelperThreads* copies,
+                               flow::Signal* wake, net::Capabilities capabilities,
+                               SameHostPeer peer, std::shared_ptr<UnixChannel> channel)
+    : registry_(&registry),
+      copies_(copies),
+      peer_(std::move(peer)),
+      queue_(std::make_shared<ReadQueue>(loop, wake, capabilities)),
+      channel_(std::move(channel)),
+      arenas_(peer_.arenas) {}
+
+PostResult SameHostReader::post(const net::ReadWork& work) {
+  if (copies_ == nullptr) return PostResult::kBroken;
+  std::unique_ptr<PendingRead> read;
+  const PostResult result = queue_->post(*registry_, this, work, read);
+  if (read == nullptr) return result;
+  auto job = std::make_shared<Job>();
+  job->reader = shared_from_this();
+  job->read = std::move(read);
+  copies_->post([job = std::move(job)] { job->reader->carry_out(std::move(job->read)); });
+  return result;
+}
+
+void SameHostReader::on_frame(const UnixFrame& frame, FileDescriptor file) {
+  if (frame.kind != static_cast<uint32_t>(SameHostFrame::kArena)) return;
+  Result<std::unique_ptr<MappedArena>> arena = MappedArena::map(frame.a, frame.b, std::move(file));
+  if (!arena) return;  // its memory is read by process_vm_readv then
+  std::lock_guard lock(mutex_);
+  arenas_.push_back(std::move(*arena));
+}
+
+void SameHostReader::plane_gone() {
+  copies_ = nullptr;
+  queue_->break_pair();
+  channel_->close();
+}
+
+void SameHostReader::close() {
+  queue_->close();
+  channel_->close();
+}
+
+flow::Task<Result<Done>> SameHostReader::destroy(std::shared_ptr<SameHostReader> reader,
+                                                 Nanos deadline) {
+  reader->close();
+  return ReadQueue::drained(reader->queue_, "process " + std::to_string(reader->peer_.pid),
+                            deadline);
+}
+
+void SameHostReader::carry_out(std::unique_ptr<PendingRead> read) {
+  uint64_t checksum = 0;
+  const CompletionStatus status = copy(*read, checksum);
+  queue_->finish(std::move(read), status, checksum);
+}
+
+// Whether the READ is still allowed, and where its bytes are in the peer.
+CompletionStatus SameHostReader::still_stands(const PendingRead& read, uint64_t& address) const {
+  if (!peer_.board->pair_stands(peer_.pair) || has_ended(peer_.process)) {
+    return CompletionStatus::kRetryExceeded;
+  }
+  const std::optional<uint64_t> found =
+      peer_.board->locate(read.work.from.key, read.work.from_offset, read.work.length);
+  if (!found) return CompletionStatus::kRemoteAccess;
+  address = *found;
+  return CompletionStatus::kSuccess;
+}
+
+CompletionStatus SameHostReader::copy(PendingRead& read, uint64_t& checksum) {
+  if (queue_->given_up(read.sequence)) return CompletionStatus::kFlushed;
+  uint64_t address = 0;
+  const CompletionStatus before = still_stands(read, address);
+  if (before != CompletionStatus::kSuccess) return before;
+
+  const uint64_t length = read.work.length;
+  const std::shared_ptr<const MappedArena> arena = arena_of(address, length);
+  const uint8_t* const mapped = arena == nullptr ? nullptr : arena->at(address, length);
+  const uint64_t piece = read.work.want_checksum ? kSummedPiece : kPiece;
+  Checksum sum;
+  for (uint64_t done = 0; done < length; done += piece) {
+    if (queue_->given_up(read.sequence)) return CompletionStatus::kFlushed;
+    if (read.into.unwanted()) return CompletionStatus::kLocalProtection;
+    const uint64_t bytes = std::min(piece, length - done);
+    uint8_t* const into = read.into.data() + done;
+    const CompletionStatus status =
+        copy_piece(address + done, mapped == nullptr ? nullptr : mapped + done, into, bytes);
+    if (status != CompletionStatus::kSuccess) return status;
+    if (read.work.want_checksum) sum.add({into, bytes});
+  }
+  checksum = sum.value();
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  uint64_t same = 0;
+  const CompletionStatus after = still_stands(read, same);
+  if (after == CompletionStatus::kSuccess && same != address)
+    return CompletionStatus::kRemoteAccess;
+  return after;
+}
+
+CompletionStatus SameHostReader::copy_piece(uint64_t address, const uint8_t* mapped, uint8_t* into,
+                                            uint64_t bytes) {
+  if (mapped != nullptr) {
+    const std::span<const uint8_t> from(mapped, bytes);
+    if (are_words(from)) {
+      copy_words(into, from);
+    } else {
+      copy_streaming(into, from);
+    }
+    return CompletionStatus::kSuccess;
+  }
+  while (bytes > 0) {
+    const iovec local{into, bytes};
+    const iovec remote{reinterpret_cast<void*>(address), bytes};
+    const ssize_t got = process_vm_readv(peer_.pid, &local, 1, &remote, 1, 0);
+    if (got > 0) {
+      into += got;
+      address += static_cast<uint64_t>(got);
+      bytes -= static_cast<uint64_t>(got);
+    } else if (got == 0 || errno == EFAULT) {
+      return CompletionStatus::kRemoteAccess;  // unmapped meanwhile
+    } else if (errno == ESRCH) {
+      return CompletionStatus::kRetryExceeded;
+    } else if (errno != EINTR) {
+      return CompletionStatus::kRemoteOperation;
+    }
+  }
+  return CompletionStatus::kSuccess;
+}
+
+std::shared_ptr<const MappedArena> SameHostReader::arena_of(uint64_t address,
+                                                            uint64_t length) const {
+  std::lock_guard lock(mutex_);
+  for (const std::shared_ptr<const MappedArena>& arena : arenas_) {
+    if (arena->at(address, length) != nullptr) return arena;
+  }
+  return nullptr;
+}
+
+}  // namespace weightlane::prod
