@@ -66,6 +66,9 @@ struct Publication {
   bool hidden = false;
   std::vector<ShardHolding> shards;
   std::vector<Assignment*> outgoing;  // assignments that read from it, oldest first
+  // Scheduler's notes: the length of its chain, as of one choice.
+  mutable uint64_t chain_choice = 0;
+  mutable uint32_t chain = 0;
 
   bool serves_whole() const { return complete && !hidden; }
 };
@@ -237,6 +240,7 @@ class Directory {
   uint64_t next_content_ = 1;
   uint64_t next_assignment_ = 1;
   uint64_t next_queue_place_ = 1;
+  uint64_t choices_ = 0;                // of the scheduler
   bool sources_changed_ = false;        // the queue is worth another look
   std::map<uint64_t, Client> clients_;  // by incarnation
   std::map<std::pair<std::string, std::string>, Group> groups_;

@@ -35,6 +35,13 @@ net::ResponseBody Directory::group_call(Client& client, const net::GroupCallRequ
                     std::to_string(client.last_call.value);
     return wrong;
   }
+  if (!client.last_answered) {
+    net::Failure early;
+    early.code = ErrorCode::kInvalidArgument;
+    early.message = "call " + std::to_string(request.number.value) + " before call " +
+                    std::to_string(client.last_call.value) + " was decided";
+    return early;
+  }
   client.last_call = request.number;
   client.last_answered = false;
 

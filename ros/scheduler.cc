@@ -194,6 +194,7 @@ bool Scheduler::serve_reroute(Publication& reader) {
 Publication* Scheduler::choose(const Group& group, const Publication* reader,
                                const ContentEntry& content,
                                const std::vector<uint32_t>& shards) const {
+  ++directory_.choices_;
   Publication* best = nullptr;
   std::tuple<bool, bool, bool, uint32_t, size_t> best_rank;
   for (Publication* candidate : content.publications) {
@@ -249,11 +250,19 @@ bool Scheduler::reads_from(const Publication& publication, const Publication& ot
   return false;
 }
 
+// Within one choice nothing changes, so every publication is measured once.
 uint32_t Scheduler::chain_length(const Publication& publication, uint32_t depth) const {
+  if (publication.chain_choice != directory_.choices_) {
+    publication.chain = measure_chain(publication, depth);
+    publication.chain_choice = directory_.choices_;
+  }
+  return publication.chain;
+}
+
+uint32_t Scheduler::measure_chain(const Publication& publication, uint32_t depth) const {
   if (publication.complete) return 0;
   if (!publication.receiving || publication.hidden || depth > kChainLimit) return kUnrooted;
   uint32_t longest = 0;
-  const Publication* looked_at = nullptr;  // shards mostly share one source
   for (uint32_t shard = 0; shard < publication.shards.size(); ++shard) {
     const ShardHolding& holding = publication.shards[shard];
     if (holding.complete) continue;
@@ -261,8 +270,6 @@ uint32_t Scheduler::chain_length(const Publication& publication, uint32_t depth)
     if (found == directory_.assignments_.end() || found->second.abandoned) return kUnrooted;
     const Publication* source = found->second.source;
     if (source->group->members[shard] == nullptr) return kUnrooted;
-    if (source == looked_at) continue;
-    looked_at = source;
     const uint32_t rest = chain_length(*source, depth + 1);
     if (rest == kUnrooted) return kUnrooted;
     longest = std::max(longest, rest + 1);

@@ -37,6 +37,7 @@ class Scheduler {
   bool reads_from(const Publication& publication, const Publication& other) const;
   // Links to the nearest whole copy; kUnrooted when the chain does not end in one.
   uint32_t chain_length(const Publication& publication, uint32_t depth = 0) const;
+  uint32_t measure_chain(const Publication& publication, uint32_t depth) const;
 
   Directory& directory_;
   Nanos now_;
