@@ -75,6 +75,12 @@ bool TcpServedPair::add_stream(const std::shared_ptr<TcpSocket>& socket) {
   return true;
 }
 
+void TcpServedPair::remove_stream(const std::shared_ptr<TcpSocket>& socket) {
+  std::lock_guard lock(mutex_);
+  std::erase(streams_, socket);
+  if (streams_.empty()) stopped_.store(true);
+}
+
 void TcpServedPair::stop() {
   std::lock_guard lock(mutex_);
   stopped_.store(true);
@@ -152,9 +158,10 @@ void TcpSource::handle(std::shared_ptr<TcpSocket> socket) {
   }
   if (pair != nullptr) {
     serve(*socket, *pair);
-    pair->stop();
+    socket->stop();
+    pair->remove_stream(socket);
     std::lock_guard lock(mutex_);
-    by_token_.erase(pair->token());
+    if (pair->stopped()) by_token_.erase(pair->token());
   }
   shared_->sockets.remove(socket);
 }

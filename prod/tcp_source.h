@@ -30,6 +30,8 @@ class TcpServedPair final : public RegionUser {
   uint64_t token() const { return token_; }
   // False when the pair has ended, or has too many.
   bool add_stream(const std::shared_ptr<TcpSocket>& socket);
+  // The others go on: READs posted before the one that failed here are let finish.
+  void remove_stream(const std::shared_ptr<TcpSocket>& socket);
   // Ends every stream. When it has returned nothing more is copied out of memory (the fence).
   void stop();
   bool stopped() const { return stopped_.load(); }

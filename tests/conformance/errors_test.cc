@@ -2,6 +2,8 @@
 // can. Method: stale, foreign and out-of-range names; fences; regions and pairs destroyed under
 // READs. Which error comes is left to the plane where the contract leaves it; that one comes, and
 // in what order, is not.
+#include <algorithm>
+
 #include "flow/task_set.h"
 #include "tests/conformance/pair.h"
 
@@ -53,7 +55,7 @@ Task<Scene> scene(Conformance* self, uint64_t bytes) {
     result.work.work_id = 1;
     result.work.into = result.into.region;
     result.work.from = result.link.passive->describe(result.from.region);
-    result.work.length = bytes;
+    result.work.length = std::min(bytes, result.link.pair->capabilities().max_read_bytes);
   }
   co_return result;
 }

@@ -66,15 +66,16 @@ class ProdHost final : public Host {
   std::map<uint64_t, prod::SharedMemory> shared_;
 };
 
+// The arenas are shared by both hosts, as they are by the planes of one process.
 class ProdWorld final : public World {
  public:
-  using MakePlane = std::function<std::unique_ptr<net::DataPlane>(prod::EventLoop&)>;
-  ProdWorld(const MakePlane& make, std::string refused, std::string silent,
-            prod::SharedArenas* arenas = nullptr)
+  using MakePlane =
+      std::function<std::unique_ptr<net::DataPlane>(prod::EventLoop&, prod::SharedArenas&)>;
+  ProdWorld(const MakePlane& make, std::string refused, std::string silent, bool shared_memory)
       : refused_(std::move(refused)),
         silent_(std::move(silent)),
-        source_(loop_, make(loop_), arenas),
-        reader_(loop_, make(loop_), arenas) {}
+        source_(loop_, make(loop_, arenas_), shared_memory ? &arenas_ : nullptr),
+        reader_(loop_, make(loop_, arenas_), shared_memory ? &arenas_ : nullptr) {}
 
   Host& source() override { return source_; }
   Host& reader() override { return reader_; }
@@ -86,6 +87,7 @@ class ProdWorld final : public World {
   std::string silent_endpoint() override { return silent_; }
 
  private:
+  prod::SharedArenas arenas_;
   prod::EventLoop loop_;
   std::string refused_;
   std::string silent_;

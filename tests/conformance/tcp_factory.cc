@@ -13,13 +13,13 @@ Factory tcp(std::string name, std::string host, unsigned streams) {
     prod::TcpOptions options;
     options.host = host;
     options.streams = streams;
-    const auto make = [options](prod::EventLoop& loop) {
+    const auto make = [options](prod::EventLoop& loop, prod::SharedArenas&) {
       return std::make_unique<prod::TcpPlane>(loop, options);
     };
     // Port 1 is nobody's; 192.0.2.0/24 and 2001:db8::/32 are for documentation, and answer nothing.
     const std::string refused = (ipv6 ? "[::1]" : "127.0.0.1") + std::string(":1/00");
     const std::string silent = (ipv6 ? "[2001:db8::1]" : "192.0.2.1") + std::string(":7000/00");
-    return std::make_unique<ProdWorld>(make, refused, silent);
+    return std::make_unique<ProdWorld>(make, refused, silent, false);
   };
   return factory;
 }
