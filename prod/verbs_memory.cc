@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "prod/checksum.h"
@@ -11,7 +12,11 @@
 namespace weightlane::prod {
 namespace {
 
+using MadeRegion = Result<std::shared_ptr<VerbsRegion>>;
+
 constexpr uint64_t kPage = 4096;
+// Up to this size pages are pinned faster than a helper is woken.
+constexpr uint64_t kInPlaceMax = 64 * 1024;
 
 Error no_region(net::RegionId id) {
   return Error{ErrorCode::kInvalidArgument,
@@ -36,11 +41,16 @@ flow::Task<Result<net::RegionId>> VerbsMemory::add(net::MemoryRange range) {
   if (range.length == 0)
     co_return Error{ErrorCode::kInvalidArgument, "a region of no bytes cannot be registered"};
   const bool on_gpu = range.device == net::Device::kCuda;
-  std::function<Result<std::shared_ptr<VerbsRegion>>()> work = [device = device_, range, on_gpu] {
+  std::function<MadeRegion()> work = [device = device_, range, on_gpu] {
     return VerbsRegion::create(device, range.address, range.length, on_gpu);
   };
-  Result<std::shared_ptr<VerbsRegion>> region =
-      co_await loop_.run_on_helper<Result<std::shared_ptr<VerbsRegion>>>(std::move(work));
+  std::optional<MadeRegion> made;
+  if (range.length <= kInPlaceMax) {
+    made = work();
+  } else {
+    made = co_await loop_.run_on_helper<MadeRegion>(std::move(work));
+  }
+  MadeRegion& region = *made;
   if (!region.ok()) co_return region.error();
   const net::RegionId id{++last_id_};
   entries_[id.value].region = std::move(*region);
@@ -55,6 +65,7 @@ flow::Task<void> VerbsMemory::remove(net::RegionId id) {
   while (leaving_[id.value].readers != 0) co_await released_.wait();
   std::shared_ptr<VerbsRegion> region = std::move(leaving_[id.value].region);
   leaving_.erase(id.value);
+  if (region->length() <= kInPlaceMax) co_return;
   std::function<Done()> work = [region = std::move(region)]() mutable {
     region.reset();
     return Done{};

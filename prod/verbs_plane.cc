@@ -204,6 +204,7 @@ flow::Task<void> VerbsPlane::serve(std::shared_ptr<FrameSocket> socket) {
   if (!request.ok()) co_return;
   const PairLimits limits = narrower(request->limits, device_->limits());
   MadePair pair = co_await make_source_pair(request->address, limits);
+  if (socket->closed()) co_return;  // the reader has given up meanwhile: nobody to accept
   ConnectReply reply;
   auto source = std::make_shared<VerbsSource>();
   source->memory = memory_;
@@ -247,7 +248,7 @@ ConnectReply VerbsPlane::decide(const ConnectRequest& request, const PairLimits&
   net::AcceptDecision decision =
       found->second->on_connect(request.hello, std::make_unique<VerbsPassivePair>(source));
   if (!decision.ok()) return refusal(ErrorCode::kRefused, decision.error().message);
-  if (decision->payload.size() > kMaxConnectReply / 2)
+  if (decision->payload.size() > kMaxConnectReply - kMaxFixedFields)
     return refusal(ErrorCode::kRefused, "the answer is too long");
   reply.payload = std::move(decision->payload);
   return reply;
@@ -260,7 +261,7 @@ flow::Task<Result<net::Connected>> VerbsPlane::connect(std::string endpoint, Byt
                                                        flow::Signal* wake, Nanos deadline) {
   Result<VerbsEndpoint> parsed = VerbsEndpoint::parse(endpoint);
   if (!parsed.ok()) co_return parsed.error();
-  if (hello.size() > kMaxConnectRequest / 2)
+  if (hello.size() > kMaxConnectRequest - kMaxFixedFields)
     co_return Error{ErrorCode::kInvalidArgument, "the hello is too long"};
   std::optional<Result<net::Connected>> attached = co_await flow::with_timeout(
       loop_.runtime(), deadline, attach(*parsed, std::move(hello), wake, deadline));

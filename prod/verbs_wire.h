@@ -22,8 +22,9 @@
 namespace weightlane::prod {
 
 constexpr uint32_t kVerbsFrameHeader = 4;                // bytes: the length
-constexpr uint32_t kMaxConnectRequest = 64 * 1024;       // bytes
+constexpr uint32_t kMaxConnectRequest = 256 * 1024;      // bytes
 constexpr uint32_t kMaxConnectReply = 64 * 1024 * 1024;  // bytes: names the place of every tensor
+constexpr uint32_t kMaxFixedFields = 1024;  // bytes of either, beside the hello or the payload
 
 struct PairAddress {
   std::array<uint8_t, 16> gid{};
