@@ -74,9 +74,9 @@ struct WorldConfig {
 
 // Where a host stands. `node` and `datacenter` are compared as text.
 struct HostPlace {
-  std::string name;
+  std::string name{};
   std::string datacenter = "dc0";
-  std::string node;     // empty: a machine of its own
+  std::string node{};    // empty: a machine of its own
   uint64_t nic_tx = 0;  // bytes per second; 0: as in BandwidthConfig
   uint64_t nic_rx = 0;
 };

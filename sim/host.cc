@@ -98,6 +98,12 @@ void Host::crash(CrashKind kind) {
 
 // Dead first: what destructors do then reaches nothing outside.
 void Host::end_life(CrashKind kind) {
+  // What a pause has parked goes back in the common list, where cancelling will look for it.
+  while (!parked_ready_.empty()) {
+    flow::ReadyNode& node = *parked_ready_.front();
+    parked_ready_.remove(node);
+    world_.ready_.push_back(node);
+  }
   state_ = HostState::kDown;
   last_crash_ = kind;
   resume_alarm_.disarm();

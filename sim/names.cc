@@ -86,6 +86,9 @@ constexpr uint32_t kFlushes = bit(WorkOutcome::kNotFlushed) | bit(WorkOutcome::k
 constexpr uint32_t kNothings = bit(WorkOutcome::kNotNothing) | bit(WorkOutcome::kPartlyNothing) |
                                bit(WorkOutcome::kFullyNothing);
 
+constexpr uint32_t kBarred = bit(WorkOutcome::kNotError) | bit(WorkOutcome::kPartlyError) |
+                             bit(WorkOutcome::kNotNothing) | bit(WorkOutcome::kPartlyNothing);
+
 // Which outcomes a fault can have; a READ whose pair is destroyed meanwhile counts under the fault it suffered.
 uint32_t possible(Fault fault) {
   switch (fault) {
@@ -100,8 +103,9 @@ uint32_t possible(Fault fault) {
     case Fault::kFirmwareFatal: return kErrors;
     case Fault::kCqOverrun:
     case Fault::kFirmwareHang: return kNothings;
-    case Fault::kFence: return kErrors | kNothings;
-    case Fault::kPeerGone:
+    // A READ finds its way barred before its last piece; a lost reply may follow that too.
+    case Fault::kFence: return kBarred;
+    case Fault::kPeerGone: return kSuccess | kBarred;
     case Fault::kPathDown: return kSuccess | kErrors | kNothings;
     case Fault::kDeregistered: return kErrors & ~bit(WorkOutcome::kFullyError);
     case Fault::kFlushed: return kFlushes;

@@ -84,6 +84,10 @@ void QueuePairState::begin(Work& work) {
   }
   draw_pieces(work);
   ensure_flow(work);
+  if (world().fault(stream(), Fault::kSpuriousWake) && wake != nullptr) {
+    world().fault_happened(Fault::kSpuriousWake, reader, source);
+    wake->notify_all();
+  }
   const uint32_t drawn = world().choices().weighted(stream(), "read.fault", net.work_rates());
   if (fatal) return suffer(work, Fault::kFirmwareFatal);
   if (drawn != 0) return suffer(work, static_cast<Fault>(drawn));

@@ -35,11 +35,15 @@ World::World(const WorldConfig& config, ChoiceSource& choices)
   self.state_ = HostState::kUp;  // no clock skew, no main task, never crashed
 }
 
-World::~World() {
+void World::end() {
   observer_ = nullptr;
   sink_ = nullptr;
   // Tasks of the world may hold references to hosts' things, never the reverse.
   for (const auto& host : hosts_) host->end_life(CrashKind::kMemoryFirst);
+}
+
+World::~World() {
+  end();
   data_net_.reset();
   control_net_.reset();
   hosts_.clear();

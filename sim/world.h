@@ -52,6 +52,9 @@ class World {
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
+  // Cancels every task of every host, silently. For owners of what tasks point to; the destructor does it anyway.
+  void end();
+
   // Before or during the run; at most kHostsMost - 1. The host is down until it is started.
   Host& add_host(HostPlace place);
   Host& host(HostId id) { return *hosts_[id.value]; }
