@@ -385,9 +385,10 @@ void DemoRun::arm(uint64_t version) {
   }
   for (Member& member : members_) {
     if (is_trainer(member) || member.shard != 0) continue;
-    if (member.replica == options_.trainers && !rollout_struck_) member.process.send("strike self");
+    if (member.replica == options_.trainers && !rollout_struck_)
+      member.process.send("strike self 9");
     if (member.replica == options_.trainers + 1 && !source_struck_)
-      member.process.send("strike source" + victims);
+      member.process.send("strike source 9" + victims);
   }
 }
 

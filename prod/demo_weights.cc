@@ -215,16 +215,4 @@ Result<DemoVerdict> demo_verify(const DemoShard& shard, std::span<const uint8_t>
   return verdict;
 }
 
-std::vector<ros::TensorSpec> demo_tensors(const DemoShard& shard, std::span<uint8_t> memory) {
-  std::vector<ros::TensorSpec> out;
-  out.reserve(shard.tensors.size());
-  for (const SafetensorsEntry& entry : shard.tensors) {
-    net::MemoryRange range;
-    range.address = reinterpret_cast<uint64_t>(memory.data()) + entry.begin;
-    range.length = entry.end - entry.begin;
-    out.push_back({entry.name, entry.dtype, entry.shape, range});
-  }
-  return out;
-}
-
 }  // namespace weightlane::prod

@@ -15,7 +15,6 @@
 
 #include "flow/result.h"
 #include "prod/safetensors.h"
-#include "ros/shard_handle.h"
 
 namespace weightlane::prod {
 
@@ -49,8 +48,5 @@ struct DemoVerdict {
 };
 Result<DemoVerdict> demo_verify(const DemoShard& shard, std::span<const uint8_t> memory,
                                 uint64_t version);
-
-// The shard's tensors as the handle wants them.
-std::vector<ros::TensorSpec> demo_tensors(const DemoShard& shard, std::span<uint8_t> memory);
 
 }  // namespace weightlane::prod

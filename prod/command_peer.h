@@ -1,0 +1,49 @@
+// What publish, pull and the demo's workers share: the options of a process that holds weights, and
+// a look at the server's list.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "net/messages.h"
+#include "prod/command.h"
+#include "prod/safetensors.h"
+#include "prod/worker.h"
+
+namespace weightlane::prod {
+
+struct PeerOptions {
+  std::string server;
+  std::string model;
+  std::string replica;  // empty: made from host and process
+  std::string transport = "auto";
+  std::string data_host;
+  bool checksums = false;
+  bool verbose = false;
+};
+
+void declare_peer(CLI::App* app, PeerOptions* options);
+// Names and the like that the parser can't check; fills in the replica's name: "NAME-host-pid".
+Result<Done> complete_peer(PeerOptions* options, const std::string& default_replica);
+
+// This process's loop, planes and log, as the options say.
+// Warnings and errors of a command are its one line; what else happens is logged when asked for.
+Log::Options peer_log_options(const PeerOptions& options);
+// `log` outlives the worker; so does `observer`, which may be null.
+Result<std::unique_ptr<Worker>> start_worker(const PeerOptions& options, Log* log,
+                                             ros::HandleObserver* observer);
+ros::OpenOptions open_options(const PeerOptions& options, const std::string& model,
+                              ShardIndex shard, uint32_t num_shards);
+
+// The one tensor of a layout's model (prod/layout_model.h).
+ros::TensorSpec header_tensor(uint8_t* memory, uint64_t bytes);
+// A file's tensors at their place in `memory`.
+std::vector<ros::TensorSpec> tensors_of(const std::vector<SafetensorsEntry>& entries,
+                                        uint8_t* memory);
+
+// What is published at `server`; without a handle.
+Result<net::ListResponse> fetch_list(const std::string& server, const std::string& model,
+                                     Nanos within);
+
+}  // namespace weightlane::prod
