@@ -236,8 +236,9 @@ std::string first_difference(const Plan& plan) {
 }
 
 TraceFile trace_of(const Plan& plan) {
-  Schedule schedule(plan);
-  schedule.record();
+  Schedule::Options options;
+  options.record = true;
+  Schedule schedule(plan, options);
   const Outcome outcome = schedule.run();
   TraceFile trace;
   trace.build = build_id();

@@ -98,6 +98,8 @@ class Checkers::Watch final : public ros::HandleObserver {
 
 Checkers::Checkers(World& world, const Plan& plan) : world_(world), plan_(plan) {
   publications_.resize(1);
+  const FaultRates& rates = plan.world.faults;
+  reads_lie_ = rates.of(Fault::kWrongPages) != 0 || rates.of(Fault::kNotVisible) != 0;
   world_.set_observer(this);
 }
 
@@ -106,6 +108,7 @@ Checkers::~Checkers() { world_.set_observer(nullptr); }
 void Checkers::violate(const char* promise, const std::string& text) {
   if (violation_) return;
   violation_ = Violation{promise, text, world_.now()};
+  std::replace(violation_->text.begin(), violation_->text.end(), '\n', ';');  // one line of story
   if (story_ != nullptr) story_->line(world_.now(), "checker", promise, text);
   world_.request_stop();
 }
@@ -215,8 +218,9 @@ void Checkers::receive_succeeded(WorkerId worker) {
     violate("P3", view.name + ": the caller was told of a success that nobody decided");
 }
 
-void Checkers::wrong_state_allowed(WorkerId worker) {
-  violate("P3", views_[worker.value].name + ": a call that its state forbids was not refused");
+void Checkers::wrong_state_allowed(WorkerId worker, const char* answer) {
+  violate("P3", views_[worker.value].name + ": a call that its state forbids was answered with " +
+                    answer);
 }
 
 std::string Checkers::describe_worker(WorkerId worker) const {
@@ -333,10 +337,12 @@ void Checkers::handle_stamp(View& view, Stamp stamp, net::Content content) {
     story(view.host, stamp.value == 0 ? "stamp zero" : "stamp set",
           view.name + " " + describe(content));
   }
-  if (stamp.value == 0 && view.stamp.value != 0 && view.content.id.value != 0 &&
-      receives(view.kind)) {
+  if (stamp.value == 0 && view.stamp.value != 0 && view.received && !reads_lie_) {
     check_granules(view, view.content, 0, view.proven, "at the end of");
   }
+  // A publisher learns the id of its content later.
+  view.received = content.id.value != 0;
+  if (stamp.value == 0 || view.received) view.publishing = {};
   if (stamp != view.stamp) view.proven = 0;
   view.stamp = stamp;
   view.content = content;
@@ -356,13 +362,13 @@ void Checkers::handle_proven(View& view, Stamp stamp, net::Content content, uint
                       " to " + std::to_string(granules));
     return;
   }
-  const bool receiving = view.in_call && receives(view.kind);
-  if (receiving && content.id.value != 0)
+  if (view.received && !reads_lie_) {
     check_granules(view, content, view.proven, granules, "receiving");
+  }
   view.stamp = stamp;
   view.content = content;
   view.proven = granules;
-  if (granules == view.granules && receiving) {
+  if (granules == view.granules && view.received) {
     view.sealed = content;
     record(view, view.number).sealed |= 1u << view.shard;
   }
@@ -465,15 +471,12 @@ void Checkers::on_visible(std::string_view, std::string_view name, net::Content 
   if (replica == nullptr) return;
   for (const WorkerId worker : replica->shards) {
     View& view = views_[worker.value];
-    if (receives(view.kind)) {
+    if (view.publishing != content.version) {
       if (view.sealed == content) continue;
-      violate("P4", view.name + ": " + describe(content) +
-                        " became visible, but this shard has sealed " + describe(view.sealed));
-      return;
-    }
-    if (view.kind != net::CallKind::kPublish || view.publishing != content.version) {
-      violate("P4", view.name + ": " + describe(content) +
-                        " became visible, but this shard has not published it");
+      violate("P4",
+              view.name + ": " + describe(content) +
+                  " became visible, but this shard has neither published nor sealed it; it has " +
+                  describe(view.sealed));
       return;
     }
     if (view.publication.value != 0) {
@@ -481,7 +484,7 @@ void Checkers::on_visible(std::string_view, std::string_view name, net::Content 
       if (std::find(contents.begin(), contents.end(), content.id.value) == contents.end()) {
         contents.push_back(content.id.value);
       }
-    } else if (view.sealed != content) {
+    } else {
       // Published again as it was received: whatever those bytes were, they are this content too.
       for (Publication& publication : publications_) {
         std::vector<uint64_t>& contents = publication.contents;

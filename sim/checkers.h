@@ -97,14 +97,13 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
   void call_ended(WorkerId worker);
   // The caller was told that it succeeded: the last call of this worker must say so too.
   void receive_succeeded(WorkerId worker);
-  void wrong_state_allowed(WorkerId worker);
+  void wrong_state_allowed(WorkerId worker, const char* answer);
   // Those that are late by now, if any: a violation of P6 (hand-backs: P2).
   void check_bounds();
 
   uint64_t transfers() const { return transfers_; }
   uint64_t largest_call(uint32_t replica) const { return replicas_[replica].largest_call; }
   bool in_call(WorkerId worker) const { return views_[worker.value].in_call; }
-  CallNumber last_call(WorkerId worker) const { return views_[worker.value].number; }
   // Which group this replica is at the server now, over all epochs; 0: none.
   uint64_t group_of(uint32_t replica) const;
   const ros::Directory* directory() const { return directory_; }
@@ -145,7 +144,8 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
     uint64_t granules = 0;
     Stamp stamp;
     net::Content content;
-    uint64_t proven = 0;  // granules
+    uint64_t proven = 0;    // granules
+    bool received = false;  // what `content` names came by READs, not from the application
     bool in_call = false;
     bool last_ok = false;
     CallNumber number;
@@ -216,6 +216,7 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
   bool repeated_ = false;  // the request being applied was seen before
   uint64_t digest_before_ = 0;
   uint64_t transfers_ = 0;
+  bool reads_lie_ = false;    // F18, F20: only checksums, at the end, can tell
   uint64_t fitting_tag_ = 0;  // the publication found fitting last, for ...
   uint64_t fitting_content_ = 0;
   std::array<Nanos, kHostsMost> paused_since_{};

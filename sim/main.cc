@@ -111,7 +111,10 @@ int command_replay(const Arguments& arguments) {
   std::printf("%s: seed %llu, %s\n%s", arguments.trace.c_str(),
               static_cast<unsigned long long>(trace.seed), trace.story.c_str(), story_legend());
   // A trace without choices is of a process that died: its seed says the same.
-  Schedule schedule(*plan, overrides, overrides.empty() ? ChoiceMode::kSeed : ChoiceMode::kReplay);
+  Schedule::Options options;
+  options.mode = overrides.empty() ? ChoiceMode::kSeed : ChoiceMode::kReplay;
+  options.overrides = overrides;
+  Schedule schedule(*plan, options);
   PrintedStory story(stdout);
   schedule.tell(&story);
   const Outcome outcome = schedule.run();

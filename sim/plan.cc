@@ -68,12 +68,6 @@ void draw_protocol(Dice& dice, Plan& plan) {
   plan.handle.window_bytes = plan.handle.slice_bytes * dice.between(1, 8);
   world.data.max_outstanding_reads = static_cast<uint32_t>(dice.log(2, 64));
   world.data.pieces_most = static_cast<uint32_t>(dice.between(1, 3));
-  // A whole shard takes between a millisecond and half a second on an idle NIC.
-  const Nanos transfer = dice.log(millis(1), millis(500));
-  const uint64_t rate = std::max<uint64_t>(
-      1 << 20, total * granule * 1000 / static_cast<uint64_t>(transfer.count / 1'000'000));
-  world.bandwidth.nic_tx = rate;
-  world.bandwidth.nic_rx = rate * dice.between(1, 2);
   plan.server.pipelining = !dice.percent(10);
   plan.handle.checksums = dice.percent(25);
   world.data.real_bytes = dice.percent(10);
@@ -107,6 +101,21 @@ void draw_timing(Dice& dice, Plan& plan) {
   handle.progress_poll_max = std::max(handle.progress_poll, dice.log(millis(5), millis(40)));
   // The simulated NIC's retry time keeps its relation to the stall deadline as well.
   plan.world.data.retry_nominal = plan.world.data.retry_nominal / divide;
+}
+
+// A whole shard takes between a millisecond and half a second on an idle NIC, but a full window of
+// every shard of a host never takes half the stall deadline: slow is a fault, not a plan.
+void draw_speed(Dice& dice, Plan& plan) {
+  uint64_t bytes = 0;
+  for (uint32_t t = 0; t < plan.tensors; ++t) bytes += plan.granules[t];
+  bytes *= plan.world.data.granule_bytes;
+  const auto transfer_us = static_cast<uint64_t>(dice.log(millis(1), millis(500)).count / 1000);
+  const auto stall_us = static_cast<uint64_t>(plan.handle.stall.count / 1000);
+  const uint64_t windows = plan.handle.window_bytes * plan.shards_per_host * 2;
+  const uint64_t rate = std::max<uint64_t>(
+      1 << 20, std::max(bytes * 1'000'000 / transfer_us, windows * 1'000'000 / stall_us * 2));
+  plan.world.bandwidth.nic_tx = rate;
+  plan.world.bandwidth.nic_rx = rate * dice.between(1, 2);
 }
 
 void draw_habits(Dice& dice, Plan& plan) {
@@ -326,6 +335,7 @@ Plan draw_plan(Scenario scenario, uint64_t seed) {
   draw_cluster(dice, plan);
   draw_protocol(dice, plan);
   draw_timing(dice, plan);
+  draw_speed(dice, plan);
   draw_habits(dice, plan);
   plan.server_crashes = dice.percent(8) ? 1 : 0;
   plan.core_all = dice.percent(60);

@@ -28,15 +28,15 @@ std::string describe_running() {
 
 }  // namespace
 
-Schedule::Schedule(const Plan& plan, std::span<const Deviation> overrides, ChoiceMode mode)
+Schedule::Schedule(const Plan& plan, Options options)
     : plan_(plan),
-      choices_(plan.seed, mode),
+      choices_(plan.seed, options.mode, options.overrides, options.record),
       world_(plan_.world, choices_),
       checkers_(world_, plan_),
       workload_(&world_, &checkers_, &plan_),
       server_alarm_(world_, &Schedule::on_server_alarm, this),
       events_left_(uint64_t{plan.step_limit_k} * 1000) {
-  choices_.set_overrides(overrides);
+  checkers_.record_faults(options.record);
   running = {plan.seed, &world_};
   set_assert_context(&describe_running);
 }
@@ -47,11 +47,6 @@ Schedule::~Schedule() {
   for (uint32_t h = 1; h < world_.host_count(); ++h)
     world_.host({h}).crash(CrashKind::kMemoryFirst);
   running = {};
-}
-
-void Schedule::record() {
-  choices_.set_recording(true);
-  checkers_.record_faults(true);
 }
 
 template <typename Predicate>

@@ -35,9 +35,14 @@ struct Outcome {
 
 class Schedule final {
  public:
-  // `plan` is copied. `overrides`: see ChoiceSource.
-  explicit Schedule(const Plan& plan, std::span<const Deviation> overrides = {},
-                    ChoiceMode mode = ChoiceMode::kSeed);
+  struct Options {
+    ChoiceMode mode = ChoiceMode::kSeed;
+    std::span<const Deviation> overrides;  // see ChoiceSource
+    bool record = false;  // keep the choices that were not 0 and the faults, for a trace file
+  };
+  // `plan` is copied.
+  explicit Schedule(const Plan& plan, Options options);
+  explicit Schedule(const Plan& plan) : Schedule(plan, Options{}) {}
   ~Schedule();
   Schedule(const Schedule&) = delete;
   Schedule& operator=(const Schedule&) = delete;
@@ -45,8 +50,6 @@ class Schedule final {
   // Before run(). None is owned.
   void tell(StoryTeller* story) { checkers_.tell(story); }
   void set_sink(EventSink* sink) { world_.set_sink(sink); }
-  // Keeps the choices that were not 0 and the faults, for a trace file.
-  void record();
 
   Outcome run();
 
@@ -68,8 +71,17 @@ class Schedule final {
   void plan_server_crash();
   static void on_server_alarm(void* self);
 
+  // The first draws are made while the world is built.
+  struct Choices final : ChoiceSource {
+    Choices(uint64_t seed, ChoiceMode mode, std::span<const Deviation> overrides, bool recording)
+        : ChoiceSource(seed, mode) {
+      set_overrides(overrides);
+      set_recording(recording);
+    }
+  };
+
   Plan plan_;
-  ChoiceSource choices_;
+  Choices choices_;
   World world_;
   Checkers checkers_;
   Workload workload_;

@@ -131,7 +131,6 @@ class Workload final : public HostDirector {
   void scribble(Worker& worker);
   bool chance(const Worker& worker, const char* name, uint32_t per_mille);
   Nanos drawn_span(const Worker& worker, const char* name, Nanos most);
-  CallNumber next_call(const Worker& worker) const;
   VersionId version_for(const Worker& worker, CallNumber number);
   PublicationId publication_for(VersionId version);
   Step next_step(Worker& worker, const ros::ShardHandle& handle);

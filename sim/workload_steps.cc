@@ -29,18 +29,6 @@ Nanos Workload::drawn_span(const Worker& worker, const char* name, Nanos most) {
   return {world_->choices().between(worker.stream, name, most.count / 16, most.count)};
 }
 
-// As the server counts. A worker that opened a moment ago has nobody else to ask.
-CallNumber Workload::next_call(const Worker& worker) const {
-  const CallNumber mine{checkers_->last_call(worker.id).value + 1};
-  const ros::Directory* directory = checkers_->directory();
-  if (directory == nullptr) return mine;
-  const auto& groups = directory->groups();
-  const auto found = groups.find({kModel, checkers_->replica_name(worker.replica)});
-  if (found == groups.end()) return mine;
-  const ros::Client* client = found->second.members[worker.shard];
-  return client == nullptr ? mine : CallNumber{client->last_call.value + 1};
-}
-
 // The first shard that comes to a publish decides its version: the next one, or what the other
 // trainers published last, or now and then a number of which everybody has had enough already.
 VersionId Workload::version_for(const Worker& worker, CallNumber number) {
@@ -64,7 +52,7 @@ VersionId Workload::version_for(const Worker& worker, CallNumber number) {
 }
 
 Workload::Step Workload::next_step(Worker& worker, const ros::ShardHandle& handle) {
-  const CallNumber number = next_call(worker);
+  const CallNumber number = handle.next_call();
   const bool holds = handle.holds().has_value();
   if (worker.role != Role::kFresh) {
     // A call that another shard of the replica is in must be made by all.
@@ -327,12 +315,17 @@ flow::Task<bool> Workload::misbehave(Workload* self, Worker* worker, ros::ShardH
   const bool wrong = self->chance(*worker, "work.wrong_state", habits.wrong_state);
   if (wrong) {
     const std::optional<VersionId> held = handle->holds();
-    const bool poisoned = handle->state() == ros::HandleState::kPoisoned;
     const Result<Done> refused =
         held.has_value() ? co_await handle->publish({1}) : co_await handle->unpublish();
-    if (!poisoned && (refused.ok() || refused.error().code != ErrorCode::kWrongState)) {
-      self->checkers_->wrong_state_allowed(worker->id);
+    // A loss that nobody has been told of yet is told first.
+    const bool told = !refused.ok() && (refused.error().code == ErrorCode::kWrongState ||
+                                        refused.error().code == ErrorCode::kReplicaLost ||
+                                        handle->state() == ros::HandleState::kPoisoned);
+    if (!told) {
+      self->checkers_->wrong_state_allowed(
+          worker->id, refused.ok() ? "ok" : error_code_name(refused.error().code));
     }
+    if (held.has_value() && !handle->holds().has_value()) self->scribble(*worker);
   }
   if (worker->role == Role::kTrainer) co_return false;
   const bool registers = self->chance(*worker, "work.unregister", habits.unregister);
