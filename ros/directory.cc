@@ -75,6 +75,7 @@ net::Response Directory::apply(const net::Request& request, Nanos now) {
     response.body = dispatch(found->second, request, now);
   }
   settle(now);
+  observer_->on_applied(*this, now);
   return response;
 }
 
@@ -278,6 +279,7 @@ void Directory::tick(Nanos now) {
       sources_changed_ || !queue_.empty();  // retries and negative answers come with time
   settle(now);
   find_next_deadline(now);
+  observer_->on_applied(*this, now);
 }
 
 void Directory::expire_leases(Nanos now) {
@@ -301,6 +303,7 @@ void Directory::expire_leases(Nanos now) {
     }
   }
   std::erase_if(buried_, [now](const auto& entry) { return entry.second <= now; });
+  settle(now);  // what is asked next meets the state after the evictions
 }
 
 void Directory::settle(Nanos now) {
@@ -313,7 +316,6 @@ void Directory::settle(Nanos now) {
     std::erase_if(queue_, [&group](const auto& item) { return item.second.group == &group; });
     return true;
   });
-  observer_->on_applied(*this, now);
 }
 
 void Directory::find_next_deadline(Nanos now) {

@@ -226,7 +226,7 @@ class Directory {
     if (when < next_deadline_) next_deadline_ = when;
   }
   void expire_leases(Nanos now);
-  void settle(Nanos now);  // runs the scheduler, drops what nobody needs, tells the observer
+  void settle(Nanos now);  // runs the scheduler, drops what nobody needs
   void find_next_deadline(Nanos now);
   // Queue for sources: re-routes go before new calls, each in the order of asking.
   void enqueue(Group& group, CallNumber number, bool reroute);
