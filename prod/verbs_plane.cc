@@ -16,7 +16,7 @@
 namespace weightlane::prod {
 namespace {
 
-constexpr size_t kMaxStrangers = 256;
+constexpr size_t kMaxStrangers = 128;        // each may have sent up to kMaxConnectRequest
 constexpr Nanos kAcceptRetry = millis(100);  // out of descriptors: others must close first
 constexpr std::string_view kScheme = "verbs://";
 
