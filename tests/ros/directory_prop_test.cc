@@ -9,6 +9,7 @@
 #include <rapidcheck.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <set>
 #include <sstream>
@@ -247,11 +248,12 @@ class World {
     request(slot, net::ReleaseRequest{id, kind, 0, "drawn"});
   }
 
+  // Of somebody else's, or of one that is long gone; not of one to come, which nobody can guess.
   void made_up_release(Slot& slot, uint64_t detail) {
-    if (!slot.open) return;
+    const AssignmentId id{detail % 40};
+    if (!slot.open || id.value > last_assignment_) return;
     request(slot,
-            net::ReleaseRequest{AssignmentId{detail % 40},
-                                static_cast<net::ReleaseKind>(detail / 40 % 5), 7, "made up"});
+            net::ReleaseRequest{id, static_cast<net::ReleaseKind>(detail / 40 % 5), 7, "made up"});
   }
 
   void abort(Slot& slot, uint64_t detail) {
@@ -379,10 +381,14 @@ class World {
     const std::string broken = invariants.broken();
     if (!broken.empty()) RC_FAIL(broken);
     desk_.directory.take_woken();
+    const auto& assignments = desk_.directory.all_assignments();
+    if (!assignments.empty())
+      last_assignment_ = std::max(last_assignment_, assignments.rbegin()->first);
   }
 
   Desk desk_;
   uint64_t script_;
+  uint64_t last_assignment_ = 0;  // of those seen
   std::vector<uint32_t> sizes_;
   std::vector<Slot> slots_;
   std::vector<net::Request> history_;
