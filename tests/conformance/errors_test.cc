@@ -164,6 +164,8 @@ Task<void> flush_in_order(Conformance* self) {
   for (; posted < count; ++posted) {
     ReadWork work = s.work;
     work.work_id = posted;
+    work.length = kMiB / count;
+    work.into_offset = work.from_offset = posted * work.length;
     if (posted == wrong_one) work.from.key ^= 0x1234'5600;
     const PostResult result = s.link.pair->post_read(work);
     if (posted > wrong_one && result == PostResult::kBroken) break;  // it was quick
@@ -232,8 +234,10 @@ Task<void> fence_under_reads(Conformance* self) {
   Scene s = co_await scene(self, 8 * kMiB);
   REQUIRE(s.link.pair != nullptr);
   uint64_t posted = 0;
+  s.work.length = kMiB;
   for (; posted < 8; ++posted) {
     s.work.work_id = posted;
+    s.work.into_offset = s.work.from_offset = posted * kMiB;
     REQUIRE(s.link.pair->post_read(s.work) == PostResult::kPosted);
   }
   self->acceptor().pairs.clear();
@@ -257,11 +261,11 @@ Task<void> destroy_under_reads(Conformance* self) {
   for (int round = 0; round < 5; ++round) {
     Scene s = co_await scene(self, kSize);
     REQUIRE(s.link.pair != nullptr);
-    s.work.length = kMiB;
+    s.work.length = kSize / 64;
     uint64_t posted = 0;
     for (; posted < 64; ++posted) {
       s.work.work_id = posted;
-      s.work.into_offset = s.work.from_offset = posted % 16 * kMiB;
+      s.work.into_offset = s.work.from_offset = posted * s.work.length;
       if (s.link.pair->post_read(s.work) != PostResult::kPosted) break;
     }
     EXPECT_GT(posted, 0u);
@@ -299,8 +303,10 @@ Task<void> deregister_under_reads(Conformance* self) {
     Scene s = co_await scene(self, kSize);
     REQUIRE(s.link.pair != nullptr);
     uint64_t posted = 0;
+    s.work.length = kSize / 8;
     for (; posted < 8; ++posted) {
       s.work.work_id = posted;
+      s.work.into_offset = s.work.from_offset = posted * s.work.length;
       REQUIRE(s.link.pair->post_read(s.work) == PostResult::kPosted);
     }
     if (round % 2 == 1) {

@@ -250,7 +250,7 @@ Task<void> big_offsets(Conformance* self) {
   work.into = into.region;
   work.from = link.passive->describe(from.region);
   work.length = kPiece;
-  for (const uint64_t offset : {kFour - kPiece / 2, kFour, kFour + kMiB, kFour / 2}) {
+  for (const uint64_t offset : {kFour - kPiece / 2, kFour + kPiece, kFour + kMiB, kFour / 2}) {
     self->source().write(from.range, offset, pattern(offset, 0, kPiece));
     work.work_id = work.from_offset = offset;
     const Completion completion = co_await Conformance::read(self, &link, work);
