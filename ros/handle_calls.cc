@@ -204,6 +204,7 @@ flow::Task<Result<std::optional<VersionId>>> HandleCore::receive_now(net::CallKi
                                                                      net::VersionSpec version,
                                                                      Nanos timeout) {
   start_call(kind, version, timeout);
+  last_source_.clear();
   reroutes_ = 0;
   stalled_ = kZeroNanos;
   std::optional<Nanos> memory_unusable_since;
@@ -278,6 +279,8 @@ flow::Task<void> HandleCore::take_up(net::AssignedEvent assigned) {
   reader_ = &reader;
   ReadOutcome outcome = co_await reader.run();
   reader_ = nullptr;
+  if (!reader.transport().empty())
+    last_source_ = reader.source_name() + " (" + reader.transport() + ")";
   rt.trace({"handle.read", assigned.assignment.value, static_cast<uint64_t>(outcome.kind),
             receiving_.sealed_bytes, options_.replica});
   if (outcome.kind == net::ReleaseKind::kPoisoned)

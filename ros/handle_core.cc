@@ -83,6 +83,8 @@ Progress HandleCore::progress() const {
   progress.sealed_bytes = sealed_bytes();
   if (reader_ != nullptr)
     progress.source = reader_->source_name() + " (" + reader_->transport() + ")";
+  else if (state_ == HandleState::kPublished)
+    progress.source = last_source_;
   progress.reroutes = reroutes_;
   progress.stalled = stalled_;
   return progress;

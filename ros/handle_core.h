@@ -136,6 +136,7 @@ class HandleCore final : public SessionListener {
   uint64_t registered_bytes_ = 0;
   Receiving receiving_;
   Reader* reader_ = nullptr;  // the one that runs, in take_up's frame
+  std::string last_source_;   // for people: of the last reader that got to its source
   uint64_t reroutes_ = 0;
   Nanos stalled_{0};
 

@@ -67,7 +67,7 @@ const char* handle_state_name(HandleState state);
 struct Progress {
   uint64_t sealed_bytes = 0;
   uint64_t total_bytes = 0;
-  std::string source;     // "replica (transport)"; empty: waiting for a source
+  std::string source;     // "replica (transport)", when published the last; empty: waiting for one
   uint64_t reroutes = 0;  // of the call under way or the last one
   Nanos stalled{
       0};  // time that the last replicate or update kept the worker's memory from being used
