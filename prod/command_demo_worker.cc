@@ -4,6 +4,9 @@
 // It obeys lines on stdin and tells what happened as JSON objects on stdout:
 //   publish V                     take the memory back, train to version V, publish it
 //   update V                      hold version V, verified; asks again until it is there
+//   fetch V                       the same, and verify only when told to
+//   verify                        compare every byte of the version held with what it must be
+//   stats                         memory beyond the tensors
 //   strike self|source SIG NAME=PID...   once half of a transfer is sealed, send the signal to this
 //                                 process, or to the one of these that it is reading from
 //   scribble                      break the promise: change published memory
@@ -15,6 +18,7 @@
 #include <atomic>
 #include <cinttypes>
 #include <cstdio>
+#include <fstream>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -68,7 +72,11 @@ class Striker final : public ros::HandleObserver {
   void receiving(uint64_t total) { total_ = total; }
   void reading_from(const std::string& source) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    source_ = source.substr(0, source.find(' '));
+    source_ = source;
+  }
+  std::string source() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return source_;
   }
 
   void on_proven(ros::HandleName, Stamp, net::Content, uint64_t proven) override {
@@ -79,10 +87,11 @@ class Striker final : public ros::HandleObserver {
     pid_t pid = ::getpid();
     std::string victim = own_name_;
     if (!victims_.empty()) {
-      const auto found = victims_.find(source_);
+      const auto found = victims_.find(source_.substr(0, source_.find(' ')));
       if (found == victims_.end() || ::kill(found->second, 0) != 0) return;
       pid = found->second;
-      victim = found->first;
+      // The source of a shard is the same shard of another replica.
+      victim = found->first + own_name_.substr(own_name_.rfind('/'));
     }
     armed_ = false;
     events_->tell({{"event", "strike"},
@@ -98,7 +107,7 @@ class Striker final : public ros::HandleObserver {
   Events* events_;
   std::string own_name_;
   std::atomic<uint64_t> total_{0};
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   bool armed_ = false;  // guarded by mutex_, as are the next three
   int signal_ = 0;
   std::map<std::string, pid_t> victims_;  // empty: itself
@@ -114,9 +123,12 @@ class DemoWorkerCommand final : public Command {
   Result<Done> prepare();
   Result<Done> obey(const std::string& line);
   Result<Done> publish(uint64_t version);
-  Result<Done> update(uint64_t version);
+  Result<Done> update(uint64_t version, bool verify_it);
   Result<std::optional<VersionId>> update_once();
-  Result<Done> tell_updated(Nanos transfer);
+  void tell_fetched();
+  Result<Done> tell_updated();
+  void tell_stats();
+  void sample_memory();
   Result<Done> strike(std::istringstream& words);
   void watch_progress(const std::stop_token& stop);
   Result<Done> serve(const StopRequest& stop);
@@ -142,6 +154,9 @@ class DemoWorkerCommand final : public Command {
   std::unique_ptr<WorkerHandle> handle_;
   uint64_t content_ = 0;  // a trainer's memory: the weights' version, one behind the published one
   std::atomic<bool> receiving_{false};
+  Nanos began_{0};  // the last update
+  Nanos ended_{0};
+  std::atomic<uint64_t> extra_bytes_{0};  // the most seen
 };
 
 CLI::App* DemoWorkerCommand::declare(CLI::App& program) {
@@ -219,13 +234,17 @@ Result<std::optional<VersionId>> DemoWorkerCommand::update_once() {
 }
 
 // What ends a call without ending the handle is tried again; the group's other shards do likewise.
-Result<Done> DemoWorkerCommand::update(uint64_t version) {
+Result<Done> DemoWorkerCommand::update(uint64_t version, bool verify_it) {
   const Nanos end = deadline_after(monotonic_now(), kGiveUp);
   while (true) {
-    const Nanos begin = monotonic_now();
+    began_ = monotonic_now();
     Result<std::optional<VersionId>> got = update_once();
-    if (got.ok() && handle_->holds() == VersionId{version})
-      return tell_updated(monotonic_now() - begin);
+    ended_ = monotonic_now();
+    if (got.ok() && handle_->holds() == VersionId{version}) {
+      if (verify_it) return tell_updated();
+      tell_fetched();
+      return Done{};
+    }
     if (got.ok()) {
       // Not there yet, or an older one: it shows when all shards of a trainer have published.
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -246,7 +265,15 @@ Result<Done> DemoWorkerCommand::update(uint64_t version) {
   }
 }
 
-Result<Done> DemoWorkerCommand::tell_updated(Nanos transfer) {
+void DemoWorkerCommand::tell_fetched() {
+  events_.tell({{"event", "fetched"},
+                {"version", handle_->holds()->value},
+                {"began_ns", began_.count},
+                {"ended_ns", ended_.count}});
+}
+
+Result<Done> DemoWorkerCommand::tell_updated() {
+  if (!handle_->holds().has_value()) return Error{ErrorCode::kWrongState, "nothing is held"};
   const uint64_t version = handle_->holds()->value;
   const ros::Progress progress = handle_->progress();
   Result<DemoVerdict> verdict = demo_verify(shard_, memory(), version - 1);
@@ -256,17 +283,35 @@ Result<Done> DemoWorkerCommand::tell_updated(Nanos transfer) {
     std::snprintf(text.data(), text.size(), "%016" PRIx64, value);
     return std::string(text.data());
   };
+  const std::string source = progress.source.empty() ? striker_->source() : progress.source;
   events_.tell({{"event", "updated"},
                 {"version", version},
-                {"transfer_ns", transfer.count},
+                {"transfer_ns", (ended_ - began_).count},
                 {"stall_ns", progress.stalled.count},
-                {"source", progress.source},
+                {"source", source},
                 {"reroutes", progress.reroutes},
                 {"hash", hex(verdict->hash)},
                 {"expected", hex(verdict->expected_hash)},
                 {"wrong_bytes", verdict->wrong_bytes},
                 {"first_wrong", verdict->first_wrong}});
   return Done{};
+}
+
+// Private memory and what is mapped of files; neither our tensors nor a peer's, which are shared.
+void DemoWorkerCommand::sample_memory() {
+  std::ifstream status("/proc/self/status");
+  uint64_t bytes = 0;
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("RssAnon:") || line.starts_with("RssFile:"))
+      bytes += std::strtoull(line.c_str() + 8, nullptr, 10) << 10;
+  }
+  if (bytes > extra_bytes_) extra_bytes_ = bytes;
+}
+
+void DemoWorkerCommand::tell_stats() {
+  sample_memory();
+  events_.tell(
+      {{"event", "stats"}, {"extra_bytes", extra_bytes_.load()}, {"tensor_bytes", shard_.bytes}});
 }
 
 Result<Done> DemoWorkerCommand::strike(std::istringstream& words) {
@@ -297,10 +342,16 @@ Result<Done> DemoWorkerCommand::obey(const std::string& line) {
     events_.tell({{"event", "scribbled"}});
     return Done{};
   }
+  if (word == "verify") return tell_updated();
+  if (word == "stats") {
+    tell_stats();
+    return Done{};
+  }
   uint64_t version = 0;
   words >> version;
   if (version > 0 && word == "publish") return publish(version);
-  if (version > 0 && word == "update") return update(version);
+  if (version > 0 && (word == "update" || word == "fetch"))
+    return update(version, word == "update");
   return Error{ErrorCode::kInvalidArgument, "no such command: " + line};
 }
 
@@ -315,6 +366,7 @@ void DemoWorkerCommand::watch_progress(const std::stop_token& stop) {
     if (!progress.source.empty()) striker_->reading_from(progress.source);
     if (monotonic_now() - told < kTellEvery) continue;
     told = monotonic_now();
+    sample_memory();
     events_.tell({{"event", "progress"},
                   {"state", progress.source.empty() ? "waiting" : "receiving"},
                   {"sealed", progress.sealed_bytes},

@@ -5,6 +5,8 @@
 #include "prod/command.h"
 #include "prod/event_loop.h"
 #include "prod/log.h"
+#include "prod/metrics.h"
+#include "prod/metrics_port.h"
 #include "prod/rpc.h"
 #include "ros/server.h"
 
@@ -54,9 +56,18 @@ class ServerCommand final : public Command {
     Log log(log_options);
     EventLoop loop;
     RpcControlPlane control(&loop, &log);
+    Metrics metrics;
     Result<std::unique_ptr<ros::Server>> server =
-        ros::Server::start(&loop.runtime(), &control, listen_, options_, nullptr);
+        ros::Server::start(&loop.runtime(), &control, listen_, options_, &metrics.server());
     if (!server) return report("server", server.error());
+    std::unique_ptr<MetricsPort> port;
+    if (!metrics_.empty()) {
+      Result<std::unique_ptr<MetricsPort>> served =
+          MetricsPort::serve(&loop, metrics_, [&metrics] { return metrics.text(); });
+      if (!served) return report("server", served.error());
+      port = std::move(*served);
+      std::printf("metrics at http://%s/metrics\n", port->address().c_str());
+    }
     std::printf("listening on %s\n", (*server)->address().c_str());
     std::fflush(stdout);
     const std::unique_ptr<FdWatch> watch =

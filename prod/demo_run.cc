@@ -17,7 +17,7 @@
 #include <optional>
 #include <vector>
 
-#include "prod/demo_process.h"
+#include "prod/child_process.h"
 #include "prod/demo_table.h"
 #include "prod/demo_weights.h"
 #include "prod/kj_runtime.h"
@@ -35,7 +35,7 @@ constexpr uint32_t kBlows = 2;
 struct Member {
   size_t replica = 0;
   uint32_t shard = 0;
-  DemoProcess process;
+  ChildProcess process;
   bool ready = false;
   bool owes = false;  // an answer to the command of this phase
   bool gone = false;  // killed and not started again
@@ -61,6 +61,7 @@ class DemoRun {
   Result<Done> pump(const std::string& doing);
   Result<Done> receive(Member& member);
   Result<Done> on_event(Member& member, const nlohmann::json& event);
+  void call_again(size_t replica);
   Result<Done> on_updated(Member& member, const nlohmann::json& event);
   Result<Done> on_end(Member& member);
   Result<Done> verdict() const;
@@ -77,7 +78,7 @@ class DemoRun {
   std::vector<DemoShard> model_;
   std::string log_path_;
   int log_ = -1;
-  DemoProcess server_;
+  ChildProcess server_;
   std::string address_;
   std::vector<DemoReplicaView> views_;
   std::vector<Member> members_;
@@ -143,7 +144,7 @@ Result<Done> DemoRun::prepare() {
 Result<Done> DemoRun::start_server() {
   const std::string lease_ms = std::to_string(options_.lease.count / 1'000'000) + "ms";
   const std::string heartbeat_ms = std::to_string(options_.lease.count / 8'000'000) + "ms";
-  Result<DemoProcess> server = DemoProcess::start(
+  Result<ChildProcess> server = ChildProcess::start(
       {"server", "--listen", "127.0.0.1:0", "--lease", lease_ms, "--heartbeat", heartbeat_ms},
       log_);
   if (!server) return server.error();
@@ -182,7 +183,7 @@ Result<Done> DemoRun::start_member(Member& member) {
                                      std::to_string(options_.size)};
   if (!options_.weights.empty()) arguments.insert(arguments.end(), {"--weights", options_.weights});
   if (options_.checksums) arguments.emplace_back("--checksums");
-  Result<DemoProcess> process = DemoProcess::start(arguments, log_);
+  Result<ChildProcess> process = ChildProcess::start(arguments, log_);
   if (!process) return process.error();
   member.process = std::move(*process);
   member.ready = false;
@@ -210,6 +211,9 @@ Result<Done> DemoRun::on_updated(Member& member, const nlohmann::json& event) {
   shard.source = event.at("source");
   shard.transfer = nanos(event.at("transfer_ns"));
   shard.stall = nanos(event.at("stall_ns"));
+  member.owes = false;
+  if (member.verified_version == shard.version) return Done{};  // asked again for its group's sake
+  member.verified_version = shard.version;
   ++shard.verified;
   ++verified_;
   verified_bytes_ += model_[member.shard].bytes;
@@ -217,7 +221,6 @@ Result<Done> DemoRun::on_updated(Member& member, const nlohmann::json& event) {
   step.bytes += model_[member.shard].bytes;
   step.stall_max = std::max(step.stall_max, shard.stall);
   step.stall_mean += shard.stall / static_cast<int64_t>(options_.rollouts * options_.shards);
-  member.owes = false;
   if (!table_.live()) {
     table_.line(
         member.name + " updated to v" + std::to_string(shard.version) + " from " + shard.source +
@@ -228,17 +231,24 @@ Result<Done> DemoRun::on_updated(Member& member, const nlohmann::json& event) {
   return Done{};
 }
 
+// A member was started again in the middle of a phase. Calls are the group's: the others take part,
+// those too that have answered already (the replica lost what they hold when it lost a member).
+void DemoRun::call_again(size_t replica) {
+  for (Member& member : members_) {
+    if (member.replica != replica || !member.ready || member.owes) continue;
+    member.owes = true;
+    member.process.send(command_);
+  }
+}
+
 Result<Done> DemoRun::on_event(Member& member, const nlohmann::json& event) {
   const std::string kind = event.at("event");
   DemoShardView& shard = view(member);
   if (kind == "ready") {
     member.ready = true;
     shard.state = "ready";
-    // Started again in the middle of a phase: it takes part.
-    if (!command_.empty() && is_trainer(member) == command_for_trainers_) {
-      member.owes = true;
-      member.process.send(command_);
-    }
+    if (!command_.empty() && is_trainer(member) == command_for_trainers_)
+      call_again(member.replica);
   } else if (kind == "progress") {
     shard.state = event.at("state");
     shard.holds = shard.holds && shard.state != "receiving";

@@ -3,6 +3,8 @@
 #include <signal.h>
 
 #include <cstdio>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "prod/command.h"
@@ -21,6 +23,18 @@ int wrong_arguments(const CLI::App& program, const CLI::ParseError& error) {
   }
   std::fprintf(stderr, "%s: %s; see %s --help\n", where.c_str(), what.c_str(), where.c_str());
   return weightlane::prod::kExitWrongArguments;
+}
+
+// Empty when the first argument is a command or an option.
+std::string no_such_command(int argc, char** argv, const std::vector<CLI::App*>& apps) {
+  const std::string first = argc > 1 ? argv[1] : "";
+  if (first.starts_with('-')) return {};
+  std::string known;
+  for (const CLI::App* app : apps) {
+    if (app->get_name() == first) return {};
+    if (!app->get_group().empty()) known += (known.empty() ? "" : ", ") + app->get_name();
+  }
+  return "no command" + (first.empty() ? first : " '" + first + "'") + "; there are " + known;
 }
 
 }  // namespace
@@ -44,6 +58,11 @@ int main(int argc, char** argv) {
   std::vector<CLI::App*> apps;
   apps.reserve(commands.size());
   for (const auto& command : commands) apps.push_back(command->declare(program));
+  const std::string wrong = no_such_command(argc, argv, apps);
+  if (!wrong.empty()) {
+    std::fprintf(stderr, "weightlane: %s; see weightlane --help\n", wrong.c_str());
+    return weightlane::prod::kExitWrongArguments;
+  }
   try {
     program.parse(argc, argv);
   } catch (const CLI::CallForHelp& help) {

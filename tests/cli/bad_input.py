@@ -25,8 +25,8 @@ class WrongArguments(Case):
 
     def test_commands_and_options(self):
         model = small_model(self.path("a.safetensors"))
-        self.check(["frobnicate"], "frobnicate")
-        self.check([], "ubcommand")
+        self.check(["frobnicate"], "no command 'frobnicate'", "publish")
+        self.check([], "no command", "publish")
         self.check(["server"], "--listen is required")
         self.check(["server", "--listen", "127.0.0.1:0", "--lease", "soon"], "'soon' is no duration", "500ms")
         self.check(["ls"], "--server is required")
@@ -123,11 +123,11 @@ class WrongModels(Case):
         self.publish(self.address, self.model, "--replica", "right")
         other = write_safetensors(self.path("b.safetensors"), [("w", "F32", [8], 32)])
         process = self.pull("--like", other)
-        self.assert_one_line(process, "layout")
+        self.assert_one_line(process, "differs", "name, dtype, shape and order")
         self.assert_nothing_written()
         process = self.run_to_end("publish", "--server", self.address, "--model", "m", "--version", 1, "--replica",
                                   "wrong", other)
-        self.assert_one_line(process, "layout")
+        self.assert_one_line(process, "differs", "m/right", "m/wrong")
 
     def test_second_open_of_a_live_shard(self):
         self.publish(self.address, self.model, "--replica", "r")

@@ -92,6 +92,25 @@ class Process:
             raise Late("%s did not end within %.0f s\nstdout: %s\nstderr: %s" % (
                 " ".join(self.arguments), deadline, "\n".join(self.lines), self.errors())) from None
 
+    def send(self, line):
+        self.child.stdin.write((line + "\n").encode())
+        self.child.stdin.flush()
+
+    def event(self, kind, deadline=DEADLINE, or_failed=False):
+        """The next event of that kind that a demo-worker tells; those before it are dropped."""
+        until = time.monotonic() + deadline
+        while True:
+            while self.lines:
+                line = self.lines.pop(0)
+                event = json.loads(line) if line.startswith("{") else {}
+                if event.get("event") == kind or (or_failed and event.get("event") == "failed"):
+                    return event
+                if event.get("event") == "failed":
+                    raise AssertionError("instead of %r: %s" % (kind, line))
+            if self.ended or not self._read(until):
+                raise Late("no event %r within %.0f s from %s\nstderr: %s" % (
+                    kind, deadline, " ".join(self.arguments), self.errors()))
+
     def output(self):
         return "\n".join(self.lines + ([self.pending.decode(errors="replace")] if self.pending else []))
 
@@ -107,6 +126,8 @@ class Process:
             except subprocess.TimeoutExpired:
                 self.signal(signal.SIGKILL)
                 self.child.wait(timeout=10)
+        if self.child.stdin:
+            self.child.stdin.close()
         self.child.stdout.close()
         self.errors_file.close()
 
@@ -144,11 +165,25 @@ class Case(unittest.TestCase):
         process.wait_line("published")
         return process
 
+    def worker(self, address, role, replica, *options, size="8MiB"):
+        """A demo-worker, ready: a trainer or rollout whose every byte at every version is known."""
+        process = self.start("demo-worker", "--role", role, "--replica", replica, "--server", address,
+                             *(() if "--weights" in options else ("--size", size)), *options, stdin=subprocess.PIPE)
+        return process
+
+    def ready_worker(self, *arguments, **how):
+        process = self.worker(*arguments, **how)
+        process.event("ready")
+        return process
+
+    def assert_verified(self, event, version):
+        self.assertEqual((event["version"], event["wrong_bytes"], event["hash"]), (version, 0, event["expected"]))
+
     def assert_one_line(self, process, *parts):
         """Failed, with one line on stderr that says all of `parts`."""
         self.assertNotEqual(process.status, 0, process.output())
         self.assertGreater(process.status, 0, "ended by a signal: " + process.errors())
-        lines = [line for line in process.errors().splitlines() if line.startswith("weightlane ")]
+        lines = [line for line in process.errors().splitlines() if line.startswith("weightlane")]
         self.assertEqual(len(lines), 1, "not one line:\n" + process.errors())
         for part in parts:
             self.assertIn(part, lines[0])

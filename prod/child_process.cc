@@ -1,5 +1,5 @@
-// Starting, talking to and stopping the demo's child processes.
-#include "prod/demo_process.h"
+// Starting, talking to and stopping child processes.
+#include "prod/child_process.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -43,7 +43,7 @@ Error system_error(const std::string& what) {
 
 }  // namespace
 
-Result<DemoProcess> DemoProcess::start(const std::vector<std::string>& arguments, int errors) {
+Result<ChildProcess> ChildProcess::start(const std::vector<std::string>& arguments, int errors) {
   std::array<int, 2> input{-1, -1};
   std::array<int, 2> output{-1, -1};
   if (::pipe2(input.data(), O_CLOEXEC) != 0) return system_error("pipe");
@@ -62,7 +62,7 @@ Result<DemoProcess> DemoProcess::start(const std::vector<std::string>& arguments
   const Error error = system_error("cannot start a process");
   ::close(input[0]);
   ::close(output[1]);
-  DemoProcess process;
+  ChildProcess process;
   process.pid_ = child > 0 ? child : 0;
   process.to_child_ = input[1];
   process.from_child_ = output[0];
@@ -71,9 +71,9 @@ Result<DemoProcess> DemoProcess::start(const std::vector<std::string>& arguments
   return process;
 }
 
-DemoProcess::DemoProcess(DemoProcess&& other) noexcept { *this = std::move(other); }
+ChildProcess::ChildProcess(ChildProcess&& other) noexcept { *this = std::move(other); }
 
-DemoProcess& DemoProcess::operator=(DemoProcess&& other) noexcept {
+ChildProcess& ChildProcess::operator=(ChildProcess&& other) noexcept {
   if (this == &other) return *this;
   stop(kZeroNanos);
   pid_ = std::exchange(other.pid_, 0);
@@ -83,20 +83,20 @@ DemoProcess& DemoProcess::operator=(DemoProcess&& other) noexcept {
   return *this;
 }
 
-DemoProcess::~DemoProcess() { stop(kZeroNanos); }
+ChildProcess::~ChildProcess() { stop(kZeroNanos); }
 
-void DemoProcess::close_pipes() {
+void ChildProcess::close_pipes() {
   if (to_child_ >= 0) ::close(std::exchange(to_child_, -1));
   if (from_child_ >= 0) ::close(std::exchange(from_child_, -1));
 }
 
-bool DemoProcess::send(const std::string& line) {
+bool ChildProcess::send(const std::string& line) {
   const std::string text = line + "\n";
   return to_child_ >= 0 &&
          ::write(to_child_, text.data(), text.size()) == static_cast<ssize_t>(text.size());
 }
 
-std::vector<std::string> DemoProcess::receive(bool* ended) {
+std::vector<std::string> ChildProcess::receive(bool* ended) {
   std::vector<std::string> lines;
   *ended = from_child_ < 0;
   std::array<char, 16384> buffer{};
@@ -120,7 +120,7 @@ std::vector<std::string> DemoProcess::receive(bool* ended) {
   return lines;
 }
 
-int DemoProcess::stop(Nanos patience) {
+int ChildProcess::stop(Nanos patience) {
   close_pipes();
   if (pid_ == 0) return 0;
   const pid_t pid = std::exchange(pid_, 0);

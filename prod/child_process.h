@@ -1,4 +1,5 @@
-// A child process of the demo: this program again with a hidden subcommand, spoken to in lines.
+// A child process of the demo or the benchmark: this program again with a hidden subcommand, spoken
+// to in lines.
 //
 // Commands go to its stdin, events come from its stdout, one JSON object a line; its stderr is
 // ours. A child lives in a process group of its own, so that Ctrl-C reaches only us and we stop
@@ -16,14 +17,14 @@
 
 namespace weightlane::prod {
 
-class DemoProcess {
+class ChildProcess {
  public:
-  DemoProcess() = default;
+  ChildProcess() = default;
   // `errors`: a descriptor for the child's stderr.
-  static Result<DemoProcess> start(const std::vector<std::string>& arguments, int errors);
-  DemoProcess(DemoProcess&& other) noexcept;
-  DemoProcess& operator=(DemoProcess&& other) noexcept;
-  ~DemoProcess();
+  static Result<ChildProcess> start(const std::vector<std::string>& arguments, int errors);
+  ChildProcess(ChildProcess&& other) noexcept;
+  ChildProcess& operator=(ChildProcess&& other) noexcept;
+  ~ChildProcess();
 
   pid_t pid() const { return pid_; }  // 0: there is none
   int descriptor() const { return from_child_; }
