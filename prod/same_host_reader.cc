@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "prod/checksum.h"
 #include "prod/copy.h"
 #include "prod/words.h"
 
@@ -147,21 +146,12 @@ CompletionStatus SameHostReader::copy(PendingRead& read, uint64_t& checksum) {
   const CompletionStatus before = still_stands(read, address);
   if (before != CompletionStatus::kSuccess) return before;
 
-  const uint64_t length = read.work.length;
-  const std::shared_ptr<const MappedArena> arena = arena_of(address, length);
-  const uint8_t* const mapped = arena == nullptr ? nullptr : arena->at(address, length);
-  const uint64_t piece = read.work.want_checksum ? kSummedPiece : kPiece;
+  const std::shared_ptr<const MappedArena> arena = arena_of(address, read.work.length);
   Checksum sum;
-  for (uint64_t done = 0; done < length; done += piece) {
-    if (queue_->given_up(read.sequence)) return CompletionStatus::kFlushed;
-    if (read.into.unwanted()) return CompletionStatus::kLocalProtection;
-    const uint64_t bytes = std::min(piece, length - done);
-    uint8_t* const into = read.into.data() + done;
-    const CompletionStatus status =
-        copy_piece(address + done, mapped == nullptr ? nullptr : mapped + done, into, bytes);
-    if (status != CompletionStatus::kSuccess) return status;
-    if (read.work.want_checksum) sum.add({into, bytes});
-  }
+  const CompletionStatus copied =
+      arena == nullptr ? copy_by_system(read, address, sum)
+                       : copy_mapped(read, arena->at(address, read.work.length), sum);
+  if (copied != CompletionStatus::kSuccess) return copied;
   checksum = sum.value();
   std::atomic_thread_fence(std::memory_order_seq_cst);
   uint64_t same = 0;
@@ -171,17 +161,52 @@ CompletionStatus SameHostReader::copy(PendingRead& read, uint64_t& checksum) {
   return after;
 }
 
-CompletionStatus SameHostReader::copy_piece(uint64_t address, const uint8_t* mapped, uint8_t* into,
-                                            uint64_t bytes) {
-  if (mapped != nullptr) {
-    const std::span<const uint8_t> from(mapped, bytes);
-    if (are_words(from)) {
-      copy_words(into, from);
-    } else {
-      copy_streaming(into, from);
-    }
+// Between two pieces.
+CompletionStatus SameHostReader::must_stop(const PendingRead& read) const {
+  if (queue_->given_up(read.sequence)) return CompletionStatus::kFlushed;
+  if (read.into.unwanted()) return CompletionStatus::kLocalProtection;
+  return CompletionStatus::kSuccess;
+}
+
+CompletionStatus SameHostReader::copy_mapped(PendingRead& read, const uint8_t* from,
+                                             Checksum& sum) {
+  const std::span<const uint8_t> all(from, read.work.length);
+  uint8_t* const into = read.into.data();
+  if (are_words(all)) {
+    copy_words(into, all);
+    sum.add({into, all.size()});
     return CompletionStatus::kSuccess;
   }
+  for (uint64_t at = 0; at < all.size(); at += kPiece) {
+    const CompletionStatus stop = must_stop(read);
+    if (stop != CompletionStatus::kSuccess) return stop;
+    const std::span<const uint8_t> piece = all.subspan(at, std::min(kPiece, all.size() - at));
+    if (read.work.want_checksum) {
+      copy_streaming_summed(into + at, piece, sum);
+    } else {
+      copy_streaming(into + at, piece);
+    }
+  }
+  return CompletionStatus::kSuccess;
+}
+
+CompletionStatus SameHostReader::copy_by_system(PendingRead& read, uint64_t address,
+                                                Checksum& sum) {
+  const uint64_t length = read.work.length;
+  const uint64_t piece = read.work.want_checksum ? kSummedPiece : kPiece;
+  for (uint64_t at = 0; at < length; at += piece) {
+    const CompletionStatus stop = must_stop(read);
+    if (stop != CompletionStatus::kSuccess) return stop;
+    uint8_t* const into = read.into.data() + at;
+    const uint64_t bytes = std::min(piece, length - at);
+    const CompletionStatus status = vm_read(address + at, into, bytes);
+    if (status != CompletionStatus::kSuccess) return status;
+    if (read.work.want_checksum) sum.add({into, bytes});
+  }
+  return CompletionStatus::kSuccess;
+}
+
+CompletionStatus SameHostReader::vm_read(uint64_t address, uint8_t* into, uint64_t bytes) const {
   while (bytes > 0) {
     const iovec local{into, bytes};
     const iovec remote{reinterpret_cast<void*>(address), bytes};

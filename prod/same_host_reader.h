@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "net/data_plane.h"
+#include "prod/checksum.h"
 #include "prod/helper_threads.h"
 #include "prod/read_queue.h"
 #include "prod/same_host_board.h"
@@ -58,8 +59,10 @@ class SameHostReader final : public RegionUser,
   struct Job;
   void carry_out(std::unique_ptr<PendingRead> read);
   net::CompletionStatus copy(PendingRead& read, uint64_t& checksum);
-  net::CompletionStatus copy_piece(uint64_t address, const uint8_t* mapped, uint8_t* into,
-                                   uint64_t bytes);
+  net::CompletionStatus copy_mapped(PendingRead& read, const uint8_t* from, Checksum& sum);
+  net::CompletionStatus copy_by_system(PendingRead& read, uint64_t address, Checksum& sum);
+  net::CompletionStatus must_stop(const PendingRead& read) const;
+  net::CompletionStatus vm_read(uint64_t address, uint8_t* into, uint64_t bytes) const;
   net::CompletionStatus still_stands(const PendingRead& read, uint64_t& address) const;
   std::shared_ptr<const MappedArena> arena_of(uint64_t address, uint64_t length) const;
 
