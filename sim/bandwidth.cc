@@ -8,7 +8,8 @@ namespace weightlane::sim {
 
 int64_t Bandwidth::to_rate(uint64_t bytes_per_second) {
   WL_ASSERT(bytes_per_second < 1ull << 47);
-  return std::max<int64_t>(1, static_cast<int64_t>((bytes_per_second << kFraction) / 1'000'000'000));
+  return std::max<int64_t>(1,
+                           static_cast<int64_t>((bytes_per_second << kFraction) / 1'000'000'000));
 }
 
 uint32_t Bandwidth::datacenter(const std::string& name) {
@@ -84,7 +85,8 @@ void Bandwidth::end(FlowId flow) {
   fill();
 }
 
-// Progressive filling: the link with the least share per flow left fixes its flows, and so on until all are fixed.
+// Progressive filling: the link with the least share per flow left fixes its flows, and so on until
+// all are fixed.
 void Bandwidth::fill() {
   if (active_.size() == 1) {
     Flow& flow = flows_[active_[0]];

@@ -68,6 +68,7 @@ struct WorldConfig {
   DataConfig data;
   BandwidthConfig bandwidth;
   FaultRates faults;
+  Nanos step_cost = nanos(100);             // what running a task to its next wait takes
   Nanos clock_offset_most = seconds(1000);  // a host's clock starts somewhere in [0, this]
   uint32_t clock_drift_ppm_most = 200;  // and drifts by up to so many parts per million, either way
 };
@@ -76,7 +77,7 @@ struct WorldConfig {
 struct HostPlace {
   std::string name{};
   std::string datacenter = "dc0";
-  std::string node{};    // empty: a machine of its own
+  std::string node{};   // empty: a machine of its own
   uint64_t nic_tx = 0;  // bytes per second; 0: as in BandwidthConfig
   uint64_t nic_rx = 0;
 };

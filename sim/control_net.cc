@@ -96,8 +96,7 @@ void ControlNet::release(Message& message) {
 
 Nanos ControlNet::draw_delay(HostId from, HostId to, const char* name) {
   const ControlConfig& config = world_.config().control;
-  const bool wide =
-      world_.host(from).place().datacenter != world_.host(to).place().datacenter;
+  const bool wide = world_.host(from).place().datacenter != world_.host(to).place().datacenter;
   const SpanRange range = wide ? config.wide_delay : config.delay;
   return nanos(world_.choices().log_uniform(stream_of(from, Subsystem::kControl), name,
                                             range.least.count, range.most.count));
@@ -127,8 +126,8 @@ void ControlNet::send(Pipe& pipe, Message& message) {
     world_.fault_happened(Fault::kMessageLost, from, to.host);
     to.lossy = true;
     const SpanRange range = world_.config().control.stall_break;
-    const int64_t span = world_.choices().log_uniform(stream, "message.lost", range.least.count,
-                                                      range.most.count);
+    const int64_t span =
+        world_.choices().log_uniform(stream, "message.lost", range.least.count, range.most.count);
     if (!pipe.stalled.armed()) pipe.stalled.arm(world_.now() + nanos(span));
   }
   if (breaks && !pipe.breaking) {
@@ -311,9 +310,9 @@ void ControlNet::end_life(HostId host, CrashKind kind) {
     const Side side = pipe->client.host == host ? Side::kClient : Side::kServer;
     if (pipe->end(side).broken) continue;
     const Side peer = other(side);
-    const bool silent = kind == CrashKind::kMachine ||
-                        world_.network().cut_off(Plane::kControl, pipe->client.host,
-                                                 pipe->server.host);
+    const bool silent =
+        kind == CrashKind::kMachine ||
+        world_.network().cut_off(Plane::kControl, pipe->client.host, pipe->server.host);
     // A process that dies has its kernel say so; a machine says nothing.
     if (!pipe->end(peer).notice->armed()) {
       notice_after(*pipe, peer, silent ? config.stall_break : config.delay);

@@ -1,9 +1,11 @@
-// The control plane of a simulated world: connections that delay, stall, break and lose, as TCP does.
+// The control plane of a simulated world: connections that delay, stall, break and lose, as TCP
+// does.
 //
-// Messages of one connection and direction arrive in order, at drawn times; connections don't wait for each other. A
-// connection ends at each side by its own drawn time: until the server notices, it goes on serving what still arrives, so
-// requests are executed though their caller saw the connection break. A message on a cut path waits for the path, and the
-// connection breaks if that takes long. Nothing is ever delivered twice: what is executed twice was sent twice.
+// Messages of one connection and direction arrive in order, at drawn times; connections don't wait
+// for each other. A connection ends at each side by its own drawn time: until the server notices,
+// it goes on serving what still arrives, so requests are executed though their caller saw the
+// connection break. A message on a cut path waits for the path, and the connection breaks if that
+// takes long. Nothing is ever delivered twice: what is executed twice was sent twice.
 #pragma once
 
 #include <cstdint>
@@ -124,11 +126,11 @@ struct Pipe {
   struct End {
     HostId host;
     uint32_t life = 0;
-    bool broken = false;             // this side has noticed
-    Nanos last_arrival{};            // of messages to this side
-    bool lossy = false;              // what is sent to this side from now on is lost
-    std::deque<Message*> held{};     // to this side, in order, while the path is cut
-    std::optional<Alarm> notice{};   // when this side will see the break
+    bool broken = false;            // this side has noticed
+    Nanos last_arrival{};           // of messages to this side
+    bool lossy = false;             // what is sent to this side from now on is lost
+    std::deque<Message*> held{};    // to this side, in order, while the path is cut
+    std::optional<Alarm> notice{};  // when this side will see the break
   };
   Pipe(ControlNet& net, uint64_t number, Host& client, Host& server);
   End& end(Side side) { return side == Side::kClient ? client : server; }
@@ -141,8 +143,8 @@ struct Pipe {
   SimServing* serving = nullptr;        // null once dropped
   bool breaking = false;
   uint64_t next_call = 1;
-  std::vector<Message*> in_flight;      // with an arrival armed, unordered
-  Alarm stalled;                        // held messages: how long until the connection breaks
+  std::vector<Message*> in_flight;        // with an arrival armed, unordered
+  Alarm stalled;                          // held messages: how long until the connection breaks
   std::optional<flow::TaskSet> handlers;  // on the server's host
 };
 
@@ -195,11 +197,11 @@ class ControlNet {
 
   World& world_;
   uint64_t next_pipe_ = 1;
-  std::vector<std::unique_ptr<Pipe>> pipes_;     // in order of opening
+  std::vector<std::unique_ptr<Pipe>> pipes_;  // in order of opening
   std::vector<SimServing*> servings_;
   std::vector<std::unique_ptr<Message>> messages_;
   std::vector<Message*> free_;
-  std::set<uint64_t> dropped_;                   // drop_first_replies: (incarnation, sequence)
+  std::set<uint64_t> dropped_;  // drop_first_replies: (incarnation, sequence)
 };
 
 }  // namespace weightlane::sim

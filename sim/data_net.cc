@@ -47,8 +47,7 @@ Nanos DataNet::draw(HostId host, const char* name, SpanRange range) {
 }
 
 Nanos DataNet::latency(HostId from, HostId to) {
-  const bool wide =
-      world_.host(from).place().datacenter != world_.host(to).place().datacenter;
+  const bool wide = world_.host(from).place().datacenter != world_.host(to).place().datacenter;
   const DataConfig& config = world_.config().data;
   return draw(to, "read.latency", wide ? config.wide_latency : config.latency);
 }
@@ -194,7 +193,8 @@ void DataNet::end_life(HostId host, CrashKind kind) {
       pair->passive = nullptr;
     }
   }
-  // A dead process's memory is nobody's: nothing lands there any more. Its sources may hear of it (S11: or never).
+  // A dead process's memory is nobody's: nothing lands there any more. Its sources may hear of it
+  // (S11: or never).
   for (QueuePairState* pair : mine) {
     if (pair->active != nullptr) pair->active->state_ = nullptr;
     pair->active = nullptr;

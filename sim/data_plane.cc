@@ -164,14 +164,16 @@ net::RemoteRegion SimDataPlane::describe(net::RegionId id) {
 
 flow::Task<Result<net::RegionId>> SimDataPlane::register_memory(net::MemoryRange range) {
   World& world = host_.world();
-  const Nanos span = world.data_net().draw(host_.id(), "register", world.config().data.registration);
+  const Nanos span =
+      world.data_net().draw(host_.id(), "register", world.config().data.registration);
   co_await host_.sleep_for(span);
   if (world.fault(stream(), Fault::kRegistrationFails)) {
     world.fault_happened(Fault::kRegistrationFails, host_.id(), kWorldHost);
     co_return Error{ErrorCode::kResourceExhausted, "registration of memory failed: ENOMEM"};
   }
   Memory& memory = host_.memory();
-  const uint32_t index = range.length == 0 ? Memory::kNoRange : memory.find(range.address, range.length);
+  const uint32_t index =
+      range.length == 0 ? Memory::kNoRange : memory.find(range.address, range.length);
   if (index == Memory::kNoRange) {
     co_return Error{ErrorCode::kInvalidArgument, "no such memory"};
   }
@@ -189,7 +191,8 @@ flow::Task<Result<net::RegionId>> SimDataPlane::register_memory(net::MemoryRange
 
 flow::Task<void> SimDataPlane::deregister(net::RegionId id) {
   World& world = host_.world();
-  const Nanos span = world.data_net().draw(host_.id(), "deregister", world.config().data.registration);
+  const Nanos span =
+      world.data_net().draw(host_.id(), "deregister", world.config().data.registration);
   co_await host_.sleep_for(span);
   Region* region = find(id);
   if (region != nullptr && !region->is_words) retire(*region);
@@ -198,8 +201,8 @@ flow::Task<void> SimDataPlane::deregister(net::RegionId id) {
 // ---------------------------------------------------------------- words and checksums
 
 Result<net::RegionId> SimDataPlane::allocate_words(uint32_t count) {
-  WL_ASSERT(count > 0);
   World& world = host_.world();
+  if (count == 0) return Error{ErrorCode::kInvalidArgument, "0 words are no region"};
   if (world.fault(stream(), Fault::kRegistrationFails)) {
     world.fault_happened(Fault::kRegistrationFails, host_.id(), kWorldHost);
     return Error{ErrorCode::kResourceExhausted, "registration of words failed: ENOMEM"};

@@ -1,10 +1,12 @@
 // The data plane of a simulated world: at least as nasty as RDMA.md says.
 //
-// SimDataPlane is one process's registrations, keys, words and acceptors. DataNet holds the queue pairs of all (they
-// outlive both ends) and carries out READs; what a READ suffers is in queue_pair.h.
+// SimDataPlane is one process's registrations, keys, words and acceptors. DataNet holds the queue
+// pairs of all (they outlive both ends) and carries out READs; what a READ suffers is in
+// queue_pair.h.
 //
-// Keys are an index and an 8-bit tag (S12): an index freed is used again with the next tag, so a stale key fails, until
-// the tag wraps or the fault says otherwise. A new life starts its numbers anywhere, or where the old one did (F11).
+// Keys are an index and an 8-bit tag (S12): an index freed is used again with the next tag, so a
+// stale key fails, until the tag wraps or the fault says otherwise. A new life starts its numbers
+// anywhere, or where the old one did (F11).
 #pragma once
 
 #include <cstdint>
@@ -29,10 +31,10 @@ struct Region {
   net::RegionId id;
   bool live = false;
   bool is_words = false;
-  uint32_t range = 0;           // Memory::range
+  uint32_t range = 0;  // Memory::range
   uint64_t first_granule = 0;
   uint64_t address = 0;
-  uint64_t length = 0;          // bytes
+  uint64_t length = 0;  // bytes
   uint32_t key = 0;
   std::vector<uint64_t> words;
 };
@@ -95,16 +97,16 @@ class SimDataPlane final : public net::DataPlane {
 
   Host& host_;
   uint32_t live_regions_ = 0;
-  uint64_t first_region_ = 1;   // id of regions_[0]; ids go on from life to life
+  uint64_t first_region_ = 1;  // id of regions_[0]; ids go on from life to life
   std::vector<std::unique_ptr<Region>> regions_;
-  uint32_t key_base_ = 0x100;   // index of key_slots_[0]
+  uint32_t key_base_ = 0x100;  // index of key_slots_[0]
   uint8_t tag_base_ = 0;
   std::vector<KeySlot> key_slots_;
   std::vector<uint32_t> free_keys_;
   uint64_t word_base_ = 0;
   uint64_t next_word_address_ = 0;
   uint32_t passive_base_ = 0x40;
-  std::vector<bool> passive_;   // by number - passive_base_
+  std::vector<bool> passive_;  // by number - passive_base_
   uint32_t next_port_ = 1;
   std::vector<Listener> listeners_;
 };
@@ -121,7 +123,7 @@ struct ConnectAttempt {
   uint32_t port = 0;
   Bytes hello;
   Bytes payload;
-  std::string refusal;             // empty: accepted
+  std::string refusal;  // empty: accepted
   ErrorCode code = ErrorCode::kRefused;
   QueuePairState* pair = nullptr;  // once accepted
   bool spoken = false;             // the acceptor has answered; the alarm now carries the answer
@@ -169,11 +171,11 @@ class DataNet {
 
   World& world_;
   uint64_t next_pair_ = 1;
-  std::vector<std::unique_ptr<QueuePairState>> pairs_;       // in order of opening
-  std::vector<std::shared_ptr<ConnectAttempt>> attempts_;     // whose hello or answer is on its way
+  std::vector<std::unique_ptr<QueuePairState>> pairs_;     // in order of opening
+  std::vector<std::shared_ptr<ConnectAttempt>> attempts_;  // whose hello or answer is on its way
   std::vector<std::unique_ptr<Work>> works_;
   std::vector<Work*> free_works_;
-  std::vector<uint32_t> work_rates_;                         // of the faults of class kWork, in order
+  std::vector<uint32_t> work_rates_;  // of the faults of class kWork, in order
 };
 
 }  // namespace weightlane::sim

@@ -47,8 +47,7 @@ FaultInjector::~FaultInjector() = default;
 void FaultInjector::on_tick(void* self) { static_cast<FaultInjector*>(self)->tick(); }
 
 Nanos FaultInjector::draw(const char* name, SpanRange range) {
-  return nanos(
-      world_.choices().log_uniform(stream_, name, range.least.count, range.most.count));
+  return nanos(world_.choices().log_uniform(stream_, name, range.least.count, range.most.count));
 }
 
 void FaultInjector::start() {
@@ -76,18 +75,24 @@ void FaultInjector::apply(Fault fault) {
   switch (fault) {
     case Fault::kCrashMemoryFirst:
     case Fault::kCrashQueuePairFirst:
-    case Fault::kCrashMachine: return crash(fault);
-    case Fault::kPause: return pause();
+    case Fault::kCrashMachine:
+      return crash(fault);
+    case Fault::kPause:
+      return pause();
     case Fault::kFlapShort:
     case Fault::kFlapLong:
     case Fault::kAddressChange:
-    case Fault::kPathMigration: return flap(fault);
+    case Fault::kPathMigration:
+      return flap(fault);
     case Fault::kDataPartition:
     case Fault::kControlPartition:
     case Fault::kFullPartition:
-    case Fault::kOneWayPartition: return cut(fault);
-    case Fault::kLowSpeed: return slow();
-    default: WL_ASSERT(!"a fault of the world");
+    case Fault::kOneWayPartition:
+      return cut(fault);
+    case Fault::kLowSpeed:
+      return slow();
+    default:
+      WL_ASSERT(!"a fault of the world");
   }
 }
 

@@ -46,8 +46,8 @@ class FaultInjector {
   ~FaultInjector();
 
   void start();
-  // Ends phase 1 with World::heal(): no more faults; pending restarts happen now when `restart_crashed`, else those
-  // hosts are lost for good.
+  // Ends phase 1 with World::heal(): no more faults; pending restarts happen now when
+  // `restart_crashed`, else those hosts are lost for good.
   void heal(bool restart_crashed);
   uint32_t crashes() const { return crashes_; }
 

@@ -24,8 +24,8 @@ Host::Host(World& world, HostId id, HostPlace place)
       resume_alarm_(
           world, [](void* self) { static_cast<Host*>(self)->resume(); }, this),
       exit_alarm_(
-          world,
-          [](void* self) { static_cast<Host*>(self)->crash(CrashKind::kMemoryFirst); }, this),
+          world, [](void* self) { static_cast<Host*>(self)->crash(CrashKind::kMemoryFirst); },
+          this),
       memory_(std::make_unique<Memory>(world, id)),
       control_(std::make_unique<SimControlPlane>(*this)),
       data_(std::make_unique<SimDataPlane>(*this)),
@@ -36,9 +36,7 @@ Host::~Host() = default;
 net::ControlPlane& Host::control() { return *control_; }
 net::DataPlane& Host::data() { return *data_; }
 
-std::string Host::address(uint32_t port) const {
-  return place_.name + ":" + std::to_string(port);
-}
+std::string Host::address(uint32_t port) const { return place_.name + ":" + std::to_string(port); }
 
 void Host::draw_clock() {
   ChoiceSource& choices = world_.choices();

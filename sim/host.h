@@ -112,7 +112,7 @@ class Host final : public flow::Runtime {
   int64_t clock_offset_ = 0;
   int64_t clock_drift_ = 0;       // a fraction, 40 bits behind the point
   int64_t clock_drift_back_ = 0;  // drift / (1 + drift)
-  Nanos clock_origin_;  // the world's time of this life's start
+  Nanos clock_origin_;            // the world's time of this life's start
   Alarm resume_alarm_;
   Alarm exit_alarm_;
   ReadyList parked_ready_;  // while paused

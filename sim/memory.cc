@@ -13,6 +13,7 @@ namespace weightlane::sim {
 namespace {
 
 constexpr uint64_t kFirstAddress = 1ull << 40;
+constexpr uint64_t kPage = 4096;
 
 GranuleBytes bytes_of(uint64_t tag) {
   GranuleBytes bytes;
@@ -42,7 +43,8 @@ uint64_t Memory::allocate(uint64_t bytes) {
   range.live = true;
   range.tags.assign(granules, 0);
   if (real_bytes_) range.real.assign(granules, bytes_of(0));
-  next_ += (granules + 1) * granule_bytes_;  // a gap, so that a READ past the end finds nothing
+  // A gap, so that a READ past the end finds nothing; and pages, as real memory has.
+  next_ = (next_ + (granules + 1) * granule_bytes_ + kPage - 1) / kPage * kPage;
   bytes_allocated_ += bytes;
   ranges_.push_back(std::move(range));
   return ranges_.back().address;
@@ -55,8 +57,8 @@ void Memory::free(uint64_t address) {
   WL_ASSERT_OP(range.address, ==, address);
   bytes_allocated_ -= range.bytes;
   range.live = false;
-  range.tags.clear();
-  range.real.clear();
+  range.tags = {};
+  range.real = {};
 }
 
 uint32_t Memory::find(uint64_t address, uint64_t bytes) const {

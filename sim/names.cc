@@ -1,4 +1,5 @@
-// Names of the simulator's enumerations, the probes made of them, and the swarm that draws fault rates.
+// Names of the simulator's enumerations, the probes made of them, and the swarm that draws fault
+// rates.
 #include "sim/config.h"
 #include "sim/events.h"
 #include "sim/fault_list.h"
@@ -8,9 +9,11 @@ namespace weightlane::sim {
 
 const char* fault_name(Fault fault) {
   switch (fault) {
-    case Fault::kNone: return "none";
+    case Fault::kNone:
+      return "none";
 #define WL_SIM_FAULT_NAME(name, text, kind) \
-  case Fault::name: return text;
+  case Fault::name:                         \
+    return text;
       WL_SIM_FAULTS(WL_SIM_FAULT_NAME)
 #undef WL_SIM_FAULT_NAME
   }
@@ -19,9 +22,11 @@ const char* fault_name(Fault fault) {
 
 FaultClass fault_class(Fault fault) {
   switch (fault) {
-    case Fault::kNone: return FaultClass::kNone;
+    case Fault::kNone:
+      return FaultClass::kNone;
 #define WL_SIM_FAULT_CLASS(name, text, kind) \
-  case Fault::name: return FaultClass::kind;
+  case Fault::name:                          \
+    return FaultClass::kind;
       WL_SIM_FAULTS(WL_SIM_FAULT_CLASS)
 #undef WL_SIM_FAULT_CLASS
   }
@@ -30,47 +35,76 @@ FaultClass fault_class(Fault fault) {
 
 const char* ready_order_name(ReadyOrder order) {
   switch (order) {
-    case ReadyOrder::kFifo: return "fifo";
-    case ReadyOrder::kRandom: return "random";
-    case ReadyOrder::kPct: return "pct";
-    case ReadyOrder::kStarveOne: return "starve-one";
+    case ReadyOrder::kFifo:
+      return "fifo";
+    case ReadyOrder::kRandom:
+      return "random";
+    case ReadyOrder::kPct:
+      return "pct";
+    case ReadyOrder::kStarveOne:
+      return "starve-one";
   }
   return "unknown";
 }
 
 const char* event_kind_name(EventKind kind) {
   switch (kind) {
-    case EventKind::kStep: return "step";
-    case EventKind::kTimer: return "timer";
-    case EventKind::kRequest: return "request";
-    case EventKind::kResponse: return "response";
-    case EventKind::kConnection: return "connection";
-    case EventKind::kReadPosted: return "read.posted";
-    case EventKind::kReadExecuted: return "read.executed";
-    case EventKind::kReadLanded: return "read.landed";
-    case EventKind::kCompletion: return "completion";
-    case EventKind::kQueuePair: return "queue_pair";
-    case EventKind::kMemory: return "memory";
-    case EventKind::kFault: return "fault";
-    case EventKind::kTrace: return "trace";
-    case EventKind::kMark: return "mark";
+    case EventKind::kStep:
+      return "step";
+    case EventKind::kTimer:
+      return "timer";
+    case EventKind::kRequest:
+      return "request";
+    case EventKind::kResponse:
+      return "response";
+    case EventKind::kConnection:
+      return "connection";
+    case EventKind::kReadPosted:
+      return "read.posted";
+    case EventKind::kReadExecuted:
+      return "read.executed";
+    case EventKind::kReadLanded:
+      return "read.landed";
+    case EventKind::kCompletion:
+      return "completion";
+    case EventKind::kQueuePair:
+      return "queue_pair";
+    case EventKind::kMemory:
+      return "memory";
+    case EventKind::kFault:
+      return "fault";
+    case EventKind::kTrace:
+      return "trace";
+    case EventKind::kMark:
+      return "mark";
   }
   return "unknown";
 }
 
 const char* work_outcome_name(WorkOutcome outcome) {
   switch (outcome) {
-    case WorkOutcome::kFullySuccess: return "fully executed, success";
-    case WorkOutcome::kNotError: return "not executed, error";
-    case WorkOutcome::kPartlyError: return "partly executed, error";
-    case WorkOutcome::kFullyError: return "fully executed, error";
-    case WorkOutcome::kNotFlushed: return "not executed, flushed";
-    case WorkOutcome::kPartlyFlushed: return "partly executed, flushed";
-    case WorkOutcome::kFullyFlushed: return "fully executed, flushed";
-    case WorkOutcome::kNotNothing: return "not executed, no completion";
-    case WorkOutcome::kPartlyNothing: return "partly executed, no completion";
-    case WorkOutcome::kFullyNothing: return "fully executed, no completion";
-    case WorkOutcome::kHappened: return "happened";
+    case WorkOutcome::kFullySuccess:
+      return "fully executed, success";
+    case WorkOutcome::kNotError:
+      return "not executed, error";
+    case WorkOutcome::kPartlyError:
+      return "partly executed, error";
+    case WorkOutcome::kFullyError:
+      return "fully executed, error";
+    case WorkOutcome::kNotFlushed:
+      return "not executed, flushed";
+    case WorkOutcome::kPartlyFlushed:
+      return "partly executed, flushed";
+    case WorkOutcome::kFullyFlushed:
+      return "fully executed, flushed";
+    case WorkOutcome::kNotNothing:
+      return "not executed, no completion";
+    case WorkOutcome::kPartlyNothing:
+      return "partly executed, no completion";
+    case WorkOutcome::kFullyNothing:
+      return "fully executed, no completion";
+    case WorkOutcome::kHappened:
+      return "happened";
   }
   return "unknown";
 }
@@ -79,8 +113,8 @@ namespace {
 
 constexpr uint32_t bit(WorkOutcome outcome) { return 1u << static_cast<uint32_t>(outcome); }
 constexpr uint32_t kSuccess = bit(WorkOutcome::kFullySuccess);
-constexpr uint32_t kErrors = bit(WorkOutcome::kNotError) | bit(WorkOutcome::kPartlyError) |
-                             bit(WorkOutcome::kFullyError);
+constexpr uint32_t kErrors =
+    bit(WorkOutcome::kNotError) | bit(WorkOutcome::kPartlyError) | bit(WorkOutcome::kFullyError);
 constexpr uint32_t kFlushes = bit(WorkOutcome::kNotFlushed) | bit(WorkOutcome::kPartlyFlushed) |
                               bit(WorkOutcome::kFullyFlushed);
 constexpr uint32_t kNothings = bit(WorkOutcome::kNotNothing) | bit(WorkOutcome::kPartlyNothing) |
@@ -89,41 +123,64 @@ constexpr uint32_t kNothings = bit(WorkOutcome::kNotNothing) | bit(WorkOutcome::
 constexpr uint32_t kBarred = bit(WorkOutcome::kNotError) | bit(WorkOutcome::kPartlyError) |
                              bit(WorkOutcome::kNotNothing) | bit(WorkOutcome::kPartlyNothing);
 
-// Which outcomes a fault can have; a READ whose pair is destroyed meanwhile counts under the fault it suffered.
+// Which outcomes a fault can have; a READ whose pair is destroyed meanwhile counts under the fault
+// it suffered.
 uint32_t possible(Fault fault) {
   switch (fault) {
-    case Fault::kAckLost: return bit(WorkOutcome::kFullyError) | bit(WorkOutcome::kFullyNothing);
-    case Fault::kRequestLost: return bit(WorkOutcome::kNotError) | bit(WorkOutcome::kNotNothing);
+    case Fault::kAckLost:
+      return bit(WorkOutcome::kFullyError) | bit(WorkOutcome::kFullyNothing);
+    case Fault::kRequestLost:
+      return bit(WorkOutcome::kNotError) | bit(WorkOutcome::kNotNothing);
     case Fault::kDuplicate:
     case Fault::kSlowPair:
     case Fault::kNotVisible:
-    case Fault::kWrongPages: return kSuccess;
-    case Fault::kGoodputNil: return kSuccess | kNothings;
+    case Fault::kWrongPages:
+      return kSuccess;
+    case Fault::kGoodputNil:
+      return kSuccess | kNothings;
     case Fault::kBadStatus:
-    case Fault::kFirmwareFatal: return kErrors;
+    case Fault::kFirmwareFatal:
+      return kErrors;
     case Fault::kCqOverrun:
-    case Fault::kFirmwareHang: return kNothings;
+    case Fault::kFirmwareHang:
+      return kNothings;
     // A READ finds its way barred before its last piece; a lost reply may follow that too.
-    case Fault::kFence: return kBarred;
-    case Fault::kPeerGone: return kSuccess | kBarred;
-    case Fault::kPathDown: return kSuccess | kErrors | kNothings;
-    case Fault::kDeregistered: return kErrors & ~bit(WorkOutcome::kFullyError);
-    case Fault::kFlushed: return kFlushes;
-    case Fault::kDestroyed: return kNothings;
-    case Fault::kLocalMistake: return bit(WorkOutcome::kNotError) | bit(WorkOutcome::kPartlyError);
-    case Fault::kNone: return 0;
-    default: return bit(WorkOutcome::kHappened);
+    case Fault::kFence:
+      return kBarred;
+    case Fault::kPeerGone:
+      return kSuccess | kBarred;
+    case Fault::kPathDown:
+      return kSuccess | kErrors | kNothings;
+    case Fault::kDeregistered:
+      return kErrors & ~bit(WorkOutcome::kFullyError);
+    case Fault::kFlushed:
+      return kFlushes;
+    case Fault::kDestroyed:
+      return kNothings;
+    case Fault::kLocalMistake:
+      return bit(WorkOutcome::kNotError) | bit(WorkOutcome::kPartlyError);
+    case Fault::kNone:
+      return 0;
+    default:
+      return bit(WorkOutcome::kHappened);
   }
 }
 
 // fault x outcome as one literal each.
-#define WL_SIM_PROBE_ROW(name, text, kind)                                                        \
-  {text ": fully executed, success", text ": not executed, error", text ": partly executed, error", \
-   text ": fully executed, error", text ": not executed, flushed",                                \
-   text ": partly executed, flushed", text ": fully executed, flushed",                           \
-   text ": not executed, no completion", text ": partly executed, no completion",                 \
-   text ": fully executed, no completion", text},
-constexpr const char* kProbeNames[kFaultCount][kWorkOutcomes] = {{}, WL_SIM_FAULTS(WL_SIM_PROBE_ROW)};
+#define WL_SIM_PROBE_ROW(name, text, kind)  \
+  {text ": fully executed, success",        \
+   text ": not executed, error",            \
+   text ": partly executed, error",         \
+   text ": fully executed, error",          \
+   text ": not executed, flushed",          \
+   text ": partly executed, flushed",       \
+   text ": fully executed, flushed",        \
+   text ": not executed, no completion",    \
+   text ": partly executed, no completion", \
+   text ": fully executed, no completion",  \
+   text},
+constexpr const char* kProbeNames[kFaultCount][kWorkOutcomes] = {{},
+                                                                 WL_SIM_FAULTS(WL_SIM_PROBE_ROW)};
 #undef WL_SIM_PROBE_ROW
 
 }  // namespace
@@ -159,17 +216,27 @@ FaultRates draw_swarm(ChoiceSource& choices, bool checksums) {
     const bool on = choices.chance(stream, fault_name(fault), 500'000);
     int64_t most = 20'000;
     switch (fault_class(fault)) {
-      case FaultClass::kWork: most = 20'000; break;
-      case FaultClass::kPlane: most = 100'000; break;
-      case FaultClass::kControl: most = 50'000; break;
-      case FaultClass::kWorld: most = 60'000; break;  // of the injector's ticks
+      case FaultClass::kWork:
+        most = 20'000;
+        break;
+      case FaultClass::kPlane:
+        most = 100'000;
+        break;
+      case FaultClass::kControl:
+        most = 50'000;
+        break;
+      case FaultClass::kWorld:
+        most = 60'000;
+        break;  // of the injector's ticks
       case FaultClass::kNone:
-      case FaultClass::kNatural: break;
+      case FaultClass::kNatural:
+        break;
     }
     const int64_t rate = choices.log_uniform(stream, "swarm.rate", 100, most);
     const bool natural = fault_class(fault) == FaultClass::kNatural;
     const bool unseen = fault == Fault::kWrongPages || fault == Fault::kNotVisible;
-    if (!noisy || !on || natural || fault == Fault::kDestroyFails || (unseen && !checksums)) continue;
+    if (!noisy || !on || natural || fault == Fault::kDestroyFails || (unseen && !checksums))
+      continue;
     rates.set(fault, static_cast<uint32_t>(rate));
   }
   return rates;

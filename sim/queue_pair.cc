@@ -1,5 +1,5 @@
-// The life of a queue pair: posting, completing in order, breaking, flushing, destroying. What happens to one READ on its
-// way is in read_work.cc.
+// The life of a queue pair: posting, completing in order, breaking, flushing, destroying. What
+// happens to one READ on its way is in read_work.cc.
 #include "sim/queue_pair.h"
 
 #include <algorithm>
@@ -207,7 +207,8 @@ void QueuePairState::fence() {
   world().event(EventKind::kQueuePair, source, id.value,
                 static_cast<uint64_t>(QueuePairEvent::kFenced), 0);
   if (world().observer() != nullptr) world().observer()->on_passive_dropped(world().now(), id);
-  // READs that the source's NIC is working on may still get through; without fences, all that were posted.
+  // READs that the source's NIC is working on may still get through; without fences, all that were
+  // posted.
   const bool stops = world().config().data.fences;
   for (Work* work : works) {
     if (!work->begun && stops) continue;

@@ -1,18 +1,19 @@
 // Queue pairs and the READs on them.
 //
-// READs of a pair are carried out one after the other. A READ is cut into up to four pieces; each is executed at the
-// source at a drawn time between post and the end of its transmission, and placed at the destination at a drawn time
-// between that and the completion, in any order (S4, S6). Completions come in the order of posting. What goes wrong:
+// READs of a pair are carried out one after the other. A READ is cut into up to four pieces; each
+// is executed at the source at a drawn time between post and the end of its transmission, and
+// placed at the destination at a drawn time between that and the completion, in any order (S4, S6).
+// Completions come in the order of posting. What goes wrong:
 //
-//   path cut        the READ waits; open again before the retry time: executed anew (S7), else RETRY_EXC
-//   peer gone       REM_ACCESS at once or RETRY_EXC after the retry time, by the kind of crash (F10)
-//   other life      the same number and key there: success with other bytes (F11)
-//   fence           READs begun before it may get through, the others fail
-//   key gone        REM_ACCESS, perhaps after a part was executed (F16)
-//   work faults     drawn per READ, see Fault
+//   path cut        the READ waits; open again before the retry time: executed anew (S7), else
+//   RETRY_EXC peer gone       REM_ACCESS at once or RETRY_EXC after the retry time, by the kind of
+//   crash (F10) other life      the same number and key there: success with other bytes (F11) fence
+//   READs begun before it may get through, the others fail key gone        REM_ACCESS, perhaps
+//   after a part was executed (F16) work faults     drawn per READ, see Fault
 //
-// The first error breaks the pair: what follows is flushed in order, though it may have been executed and placed, until
-// the very moment of its flush. destroy() takes its drawn time, and until it ends READs go on landing.
+// The first error breaks the pair: what follows is flushed in order, though it may have been
+// executed and placed, until the very moment of its flush. destroy() takes its drawn time, and
+// until it ends READs go on landing.
 #pragma once
 
 #include <array>
@@ -46,9 +47,9 @@ enum class QueuePairEvent : uint8_t { kOpened, kBroken, kDestroying, kDestroyed,
 
 // A part of a READ: granules or words.
 struct Piece {
-  uint32_t first = 0;       // unit within the READ
+  uint32_t first = 0;  // unit within the READ
   uint32_t count = 0;
-  uint8_t executed = 0;     // how often
+  uint8_t executed = 0;  // how often
   bool landed = false;
 };
 
@@ -79,22 +80,22 @@ struct Work {
   net::ReadWork read;
   Nanos posted;
   WorkPhase phase = WorkPhase::kQueued;
-  bool begun = false;             // before a fence: may outlive it
+  bool begun = false;  // before a fence: may outlive it
   bool outlives_fence = false;
   bool transmitted = false;
-  bool completed = false;         // and still landing (F20)
-  bool wrong_pages = false;       // F18
-  Fault fault = Fault::kNone;     // what it suffered
+  bool completed = false;      // and still landing (F20)
+  bool wrong_pages = false;    // F18
+  Fault fault = Fault::kNone;  // what it suffered
   net::CompletionStatus status = net::CompletionStatus::kSuccess;
   net::CompletionStatus status_at_end = net::CompletionStatus::kSuccess;
-  Nanos give_up;                  // kWaiting: when the NIC stops retrying
-  uint32_t units = 0;             // granules or words
+  Nanos give_up;       // kWaiting: when the NIC stops retrying
+  uint32_t units = 0;  // granules or words
   uint32_t pieces = 0;
   std::array<Piece, kPiecesMost> piece{};
   std::array<Action, 4 * kPiecesMost + 1> actions{};
   uint32_t actions_begin = 0;
   uint32_t actions_end = 0;
-  std::vector<uint64_t> values;   // executed, by unit
+  std::vector<uint64_t> values;  // executed, by unit
   std::vector<GranuleBytes> real;
   Alarm alarm;
 };
@@ -102,10 +103,10 @@ struct Work {
 enum class PairPhase : uint8_t {
   kConnecting,  // accepted, the answer is on its way
   kReady,
-  kBroken,      // flushing or flushed
+  kBroken,  // flushing or flushed
   kDestroying,
-  kPoisoned,    // could not be destroyed: lands for ever
-  kOrphaned,    // dropped without destroy by a live process: goes on until its READs are over
+  kPoisoned,  // could not be destroyed: lands for ever
+  kOrphaned,  // dropped without destroy by a live process: goes on until its READs are over
   kDead,
 };
 
@@ -135,24 +136,24 @@ struct QueuePairState {
   uint32_t reader_life;
   HostId source;
   uint32_t source_life;
-  uint32_t passive_number = 0;    // at the source
+  uint32_t passive_number = 0;  // at the source
   PairPhase phase = PairPhase::kConnecting;
   bool fenced = false;
-  bool path_lost = false;         // F5
-  bool hung = false;              // no completion comes any more (F22, F28)
-  bool fatal = false;             // F28: every READ ends with FATAL
-  uint32_t slowdown = 1;          // F7
-  Nanos retry;                    // drawn: how long the NIC retries
+  bool path_lost = false;  // F5
+  bool hung = false;       // no completion comes any more (F22, F28)
+  bool fatal = false;      // F28: every READ ends with FATAL
+  uint32_t slowdown = 1;   // F7
+  Nanos retry;             // drawn: how long the NIC retries
   SimQueuePair* active = nullptr;
   SimPassiveQueuePair* passive = nullptr;
   ConnectAttempt* attempt = nullptr;  // until the reader has taken the pair
   flow::Signal* wake = nullptr;
   FlowId flow;
-  std::deque<Work*> works;        // posted and not completed, in order
-  std::vector<Work*> late;        // F20: completed, and still landing
+  std::deque<Work*> works;  // posted and not completed, in order
+  std::vector<Work*> late;  // F20: completed, and still landing
   std::deque<net::Completion> completions;
   Alarm flush_alarm;
-  Alarm close_alarm;              // the source hears that the reader has gone
+  Alarm close_alarm;  // the source hears that the reader has gone
 
  private:
   friend struct Work;

@@ -12,7 +12,7 @@
 namespace weightlane::sim {
 namespace {
 
-constexpr uint64_t kFlowBytes = 4096;      // smaller READs take no share of the bandwidth
+constexpr uint64_t kFlowBytes = 4096;        // smaller READs take no share of the bandwidth
 constexpr int64_t kSmallTransmission = 100;  // ns
 constexpr SpanRange kDuplicateDelay{micros(1), millis(10)};
 constexpr SpanRange kGoodputNilSpan{seconds(1), seconds(60)};
@@ -21,10 +21,14 @@ constexpr uint32_t kSlowLeast = 10;
 constexpr uint32_t kSlowMost = 1000;
 
 constexpr std::array kAnyStatus = {
-    net::CompletionStatus::kRetryExceeded,        net::CompletionStatus::kRemoteAccess,
-    net::CompletionStatus::kRemoteOperation,      net::CompletionStatus::kBadResponse,
-    net::CompletionStatus::kRemoteInvalidRequest, net::CompletionStatus::kRnrRetryExceeded,
-    net::CompletionStatus::kGeneral,              net::CompletionStatus::kResponseTimeout,
+    net::CompletionStatus::kRetryExceeded,
+    net::CompletionStatus::kRemoteAccess,
+    net::CompletionStatus::kRemoteOperation,
+    net::CompletionStatus::kBadResponse,
+    net::CompletionStatus::kRemoteInvalidRequest,
+    net::CompletionStatus::kRnrRetryExceeded,
+    net::CompletionStatus::kGeneral,
+    net::CompletionStatus::kResponseTimeout,
 };
 
 void add_action(Work& work, Nanos at, ActionKind kind, uint32_t piece, bool ends = false) {
@@ -125,8 +129,7 @@ net::CompletionStatus QueuePairState::check_locally(Work& work) const {
 }
 
 void QueuePairState::draw_pieces(Work& work) {
-  const uint32_t most =
-      std::min({work.units, world().config().data.pieces_most, kPiecesMost});
+  const uint32_t most = std::min({work.units, world().config().data.pieces_most, kPiecesMost});
   work.pieces = most < 2 ? 1 : 1 + world().choices().choose(stream(), "read.pieces", most);
   for (uint32_t i = 0; i < work.pieces; ++i) {
     const auto first = static_cast<uint32_t>(uint64_t{work.units} * i / work.pieces);
@@ -135,8 +138,8 @@ void QueuePairState::draw_pieces(Work& work) {
   }
 }
 
-// Each piece is executed somewhere between now and the end of the transmission, one of them at that end, and placed
-// somewhere between that and the completion.
+// Each piece is executed somewhere between now and the end of the transmission, one of them at that
+// end, and placed somewhere between that and the completion.
 Nanos QueuePairState::draw_schedule(Work& work, Nanos extra) {
   clear_actions(work);
   const Nanos now = world().now();
@@ -237,10 +240,13 @@ QueuePairState::Path QueuePairState::look(const Work& work) const {
 void QueuePairState::obstructed(Work& work, Path path) {
   const Nanos soon = world().now() + net.latency(source, reader);
   switch (path) {
-    case Path::kOpen: break;
+    case Path::kOpen:
+      break;
     case Path::kCut:
-    case Path::kReplyCut: return wait_for_path(work, Fault::kPathDown);
-    case Path::kGone: return wait_for_path(work, Fault::kPeerGone);
+    case Path::kReplyCut:
+      return wait_for_path(work, Fault::kPathDown);
+    case Path::kGone:
+      return wait_for_path(work, Fault::kPeerGone);
     case Path::kRefused:
       return fail(work, net::CompletionStatus::kRemoteAccess, Fault::kPeerGone, soon);
     case Path::kFenced:
@@ -350,9 +356,8 @@ void QueuePairState::suffer(Work& work, Fault fault) {
   }
   if (fault == Fault::kCqOverrun || fault == Fault::kFirmwareHang) hung = true;
   if (fault == Fault::kFirmwareFatal) fatal = true;
-  const Nanos extra = fault == Fault::kGoodputNil
-                          ? net.draw(reader, "goodput.nil", kGoodputNilSpan)
-                          : kZeroNanos;
+  const Nanos extra =
+      fault == Fault::kGoodputNil ? net.draw(reader, "goodput.nil", kGoodputNilSpan) : kZeroNanos;
   const Nanos completion = draw_schedule(work, extra);
   bend_schedule(work, fault, completion);
   start_actions(work);
@@ -401,7 +406,9 @@ void QueuePairState::bend_schedule(Work& work, Fault fault, Nanos completion) {
       cut_short(work, executed, landed);
       return;
     }
-    case Fault::kWrongPages: work.wrong_pages = true; return;
+    case Fault::kWrongPages:
+      work.wrong_pages = true;
+      return;
     case Fault::kNotVisible: {
       const Nanos late_by = net.draw(reader, "late.landing", kLateLanding);
       for (uint32_t i = work.actions_begin; i < work.actions_end; ++i) {
@@ -420,7 +427,8 @@ void QueuePairState::bend_schedule(Work& work, Fault fault, Nanos completion) {
       }
       return;
     }
-    default: return;  // slow, or nothing for a long time
+    default:
+      return;  // slow, or nothing for a long time
   }
 }
 
@@ -536,8 +544,12 @@ bool QueuePairState::land(Work& work, Piece& piece) {
       host.memory().place(range, into->first_granule + at, value, real);
     }
     if (world().observer() != nullptr) [[unlikely]] {
-      ReadLanded report{.at = world().now(), .reader = reader, .reader_life = reader_life,
-                        .pair = id, .work_id = work.read.work_id, .region = into->id};
+      ReadLanded report{.at = world().now(),
+                        .reader = reader,
+                        .reader_life = reader_life,
+                        .pair = id,
+                        .work_id = work.read.work_id,
+                        .region = into->id};
       report.is_word = into->is_words;
       report.address = into->is_words ? at : into->address + at * unit;
       report.value = value;

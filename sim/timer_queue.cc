@@ -16,7 +16,8 @@ void TimerQueue::sift_up(size_t at, Entry entry) {
 
 void TimerQueue::sift_down(size_t at, Entry entry) {
   const size_t size = heap_.size();
-  // The hole sinks to a leaf along the smallest children, and the entry rises from there: it came from the bottom.
+  // The hole sinks to a leaf along the smallest children, and the entry rises from there: it came
+  // from the bottom.
   for (size_t child = at * 4 + 1; child < size; child = at * 4 + 1) {
     const size_t end = std::min(child + 4, size);
     size_t least = child;

@@ -62,8 +62,9 @@ class TimerQueue {
 
 class World;
 
-// A timer of the simulator itself: calls a function at a time of the world, and disarms itself when destroyed. With a
-// host it is heard by that host's process, so it waits while the process is paused.
+// A timer of the simulator itself: calls a function at a time of the world, and disarms itself when
+// destroyed. With a host it is heard by that host's process, so it waits while the process is
+// paused.
 class Alarm final : private flow::TimerNode {
  public:
   using Call = void (*)(void* context);

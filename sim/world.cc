@@ -9,9 +9,10 @@ namespace weightlane::sim {
 namespace {
 
 constexpr StreamId kOrderStream = stream_of(kWorldHost, Subsystem::kSchedule);
-constexpr int64_t kStarvedGapLeast = 1'000'000;       // between two hold-ups, ns
+constexpr uint64_t kFairEvery = 64;              // steps
+constexpr int64_t kStarvedGapLeast = 1'000'000;  // between two hold-ups, ns
 constexpr int64_t kStarvedGapMost = 2'000'000'000;
-constexpr int64_t kStarvedSpanLeast = 10'000;         // one hold-up
+constexpr int64_t kStarvedSpanLeast = 10'000;  // one hold-up
 constexpr int64_t kStarvedSpanMost = 50'000'000;
 
 }  // namespace
@@ -66,7 +67,9 @@ Host& World::add_host(HostPlace place) {
 }
 
 bool World::step() {
-  if (!ready_.empty()) {
+  // What is due comes first, so that tasks which never rest stop neither time nor others.
+  const bool due = !timers_.empty() && timers_.top().at <= now_.count;
+  if (!due && !ready_.empty()) {
     run_ready();
     return true;
   }
@@ -85,6 +88,7 @@ void World::run_ready() {
   event(EventKind::kStep, host, step_count_, 0, 0);
   node->coroutine.resume();
   current_host_ = kWorldHost;
+  now_ += config_.step_cost;
 }
 
 void World::fire_timer() {
@@ -132,13 +136,18 @@ void World::disarm(flow::TimerNode& node) {
 
 flow::ReadyNode* World::pick() {
   const uint32_t n = ready_.size();
+  // However unfair, not for ever: now and then the oldest has its turn.
+  if (step_count_ % kFairEvery == 0) return ready_.front();
   switch (config_.order) {
-    case ReadyOrder::kFifo: break;
+    case ReadyOrder::kFifo:
+      break;
     case ReadyOrder::kRandom:
       if (n > 1) return ready_.nth(choices_.choose(kOrderStream, "ready", n));
       break;
-    case ReadyOrder::kPct: return pick_pct();
-    case ReadyOrder::kStarveOne: return pick_starving();
+    case ReadyOrder::kPct:
+      return pick_pct();
+    case ReadyOrder::kStarveOne:
+      return pick_starving();
   }
   return ready_.front();
 }
@@ -173,8 +182,8 @@ flow::ReadyNode* World::pick_starving() {
 void World::hold_up_starved() {
   if (healed_) return;
   Host& victim = *hosts_[starved().value];
-  const int64_t span = choices_.log_uniform(kOrderStream, "starve.span", kStarvedSpanLeast,
-                                            kStarvedSpanMost);
+  const int64_t span =
+      choices_.log_uniform(kOrderStream, "starve.span", kStarvedSpanLeast, kStarvedSpanMost);
   const int64_t gap =
       choices_.log_uniform(kOrderStream, "starve.gap", kStarvedGapLeast, kStarvedGapMost);
   if (victim.state() == HostState::kUp) victim.pause(nanos(span));
@@ -187,7 +196,8 @@ StopReason World::advance_to(Nanos time) {
 }
 
 CutId World::cut(Cut cut) {
-  event(EventKind::kFault, kWorldHost, cut.from, cut.to, (cut.control ? 1u : 0u) | (cut.data ? 2u : 0u));
+  event(EventKind::kFault, kWorldHost, cut.from, cut.to,
+        (cut.control ? 1u : 0u) | (cut.data ? 2u : 0u));
   return network_.cut(cut);
 }
 

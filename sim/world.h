@@ -52,7 +52,8 @@ class World {
   World(const World&) = delete;
   World& operator=(const World&) = delete;
 
-  // Cancels every task of every host, silently. For owners of what tasks point to; the destructor does it anyway.
+  // Cancels every task of every host, silently. For owners of what tasks point to; the destructor
+  // does it anyway.
   void end();
 
   // Before or during the run; at most kHostsMost - 1. The host is down until it is started.
@@ -60,7 +61,7 @@ class World {
   Host& host(HostId id) { return *hosts_[id.value]; }
   uint32_t host_count() const {
     return static_cast<uint32_t>(hosts_.size());
-  }                                                // with the world itself
+  }  // with the world itself
   flow::Runtime& runtime() { return *hosts_[0]; }  // of the world itself
 
   const WorldConfig& config() const { return config_; }
@@ -73,6 +74,7 @@ class World {
   template <typename Predicate>
   StopReason run_until(Nanos time, uint64_t max_events, Predicate stop) {
     for (uint64_t events = 0; events < max_events; ++events) {
+      if (now_ > time) return StopReason::kTime;
       if (ready_.empty()) {
         if (timers_.empty()) return StopReason::kDeadlock;
         if (timers_.top().at > time.count) return advance_to(time);

@@ -1,5 +1,5 @@
-// Goal: the promises of ChoiceSource: streams are independent, every deviation replays, 0 is the dull outcome.
-// Method: draw by hand from small sources and compare; no world.
+// Goal: the promises of ChoiceSource: streams are independent, every deviation replays, 0 is the
+// dull outcome. Method: draw by hand from small sources and compare; no world.
 #include "sim/choices.h"
 
 #include <gtest/gtest.h>
@@ -52,7 +52,8 @@ TEST(Choices, DeviationsReplayWithoutTheSeed) {
   size_t at = 0;
   for (int i = 0; i < 200; ++i) {
     EXPECT_EQ(again.choose(kA, "x", 3), drawn[at++]);
-    EXPECT_EQ(again.chance(kB, "y", 0) ? 1 : 0, drawn[at++]);  // the rate doesn't matter in a replay
+    EXPECT_EQ(again.chance(kB, "y", 0) ? 1 : 0,
+              drawn[at++]);  // the rate doesn't matter in a replay
     EXPECT_EQ(again.log_uniform(kA, "z", 10, 1'000'000), drawn[at++]);
     EXPECT_EQ(again.between(kB, "w", -5, 5), drawn[at++]);
   }

@@ -214,7 +214,8 @@ TEST(ControlPlane, APausedServerAnswersLater) {
 }
 
 TEST(ControlPlane, ABrokenConnectionsRequestMayStillArrive) {
-  // Over many seeds, breaking connections: some request is executed whose caller saw a break, some is not.
+  // Over many seeds, breaking connections: some request is executed whose caller saw a break, some
+  // is not.
   uint64_t executed_unknown = 0;
   uint64_t lost_unknown = 0;
   for (uint64_t seed = 0; seed < 60; ++seed) {

@@ -1,6 +1,7 @@
-// Goal: the simulated data plane keeps C1-C7 and shows S1-S12, without faults and under each fault of RDMA.md.
-// Method: one source, one reader, faults set to certain one at a time; what was executed and placed is watched by an
-// observer. Where an outcome is drawn, many seeds are run and every outcome that the fault may have must be seen.
+// Goal: the simulated data plane keeps C1-C7 and shows S1-S12, without faults and under each fault
+// of RDMA.md. Method: one source, one reader, faults set to certain one at a time; what was
+// executed and placed is watched by an observer. Where an outcome is drawn, many seeds are run and
+// every outcome that the fault may have must be seen.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,7 +19,8 @@ WorldConfig with(Fault fault, uint32_t per_million = 999'999) {
 }
 
 // Connects, posts `count` READs of `granules` each, waits for their completions.
-flow::Task<void> read_all(Pair* p, uint64_t count, uint64_t granules, Nanos patience = seconds(20)) {
+flow::Task<void> read_all(Pair* p, uint64_t count, uint64_t granules,
+                          Nanos patience = seconds(20)) {
   const Result<Done> prepared = co_await p->reader.prepare(8);
   if (!prepared.ok()) co_return;
   const Result<Done> connected = co_await p->reader.connect(p->source.endpoint);
@@ -123,8 +125,8 @@ TEST(DataPlane, ChecksumsOfBothSidesAgree) {
       const bool all = co_await q->reader.collect(1, seconds(1));
       EXPECT_TRUE(all);
       *ours = q->reader.completions[0].checksum;
-      *theirs = co_await q->source_host.data().checksum(q->source.memory, 2 * kGranule,
-                                                        3 * kGranule);
+      *theirs =
+          co_await q->source_host.data().checksum(q->source.memory, 2 * kGranule, 3 * kGranule);
     };
     ASSERT_TRUE(p.run(script(&p, &at_source, &at_reader)));
     ASSERT_TRUE(at_source.ok());
@@ -295,7 +297,8 @@ flow::Task<void> register_again(Pair* p) {
   co_await host.data().deregister(p->source.memory);
   const uint64_t other = host.memory().allocate(8 * kGranule);
   for (uint64_t i = 0; i < 8; ++i) host.memory().write(other + i * kGranule, 500 + i);
-  auto registered = co_await host.data().register_memory({.address = other, .length = 8 * kGranule});
+  auto registered =
+      co_await host.data().register_memory({.address = other, .length = 8 * kGranule});
   p->source.memory = *registered;
 }
 
@@ -446,8 +449,8 @@ TEST(DataPlane, AnAddressChangeKillsPairsForGood) {  // F5
 // ---------------------------------------------------------------- faults of one READ
 
 struct Outcomes {
-  std::set<std::string> first;     // statuses of the first READ; "nothing"
-  std::set<size_t> executed;       // pieces of it
+  std::set<std::string> first;  // statuses of the first READ; "nothing"
+  std::set<size_t> executed;    // pieces of it
 };
 
 // Two READs of four granules under `fault`, then destroy; the invariants hold whatever happens.
@@ -468,9 +471,8 @@ Outcomes outcomes_of(Fault fault, uint64_t seeds) {
         EXPECT_EQ(completions[i].status, net::CompletionStatus::kFlushed);
       }
     }
-    outcomes.first.insert(completions.empty()
-                              ? "nothing"
-                              : net::completion_status_name(completions[0].status));
+    outcomes.first.insert(completions.empty() ? "nothing"
+                                              : net::completion_status_name(completions[0].status));
     size_t executed = 0;
     for (const auto& read : p.watcher.executed) executed += read.work_id == 0 ? 1 : 0;
     outcomes.executed.insert(executed);

@@ -1,4 +1,5 @@
-// Two hosts of a simulated world, a source that accepts and a reader that reads: what the tests of the data plane share.
+// Two hosts of a simulated world, a source that accepts and a reader that reads: what the tests of
+// the data plane share.
 #pragma once
 
 #include <map>
@@ -31,7 +32,8 @@ class Source final : public net::Acceptor {
   static flow::Task<void> run(Source* self, uint64_t granules, uint64_t base) {
     Host& host = self->host;
     self->address = host.memory().allocate(granules * kGranule);
-    for (uint64_t i = 0; i < granules; ++i) host.memory().write(self->address + i * kGranule, base + i);
+    for (uint64_t i = 0; i < granules; ++i)
+      host.memory().write(self->address + i * kGranule, base + i);
     auto registered = co_await host.data().register_memory(
         {.address = self->address, .length = granules * kGranule});
     auto words = host.data().allocate_words(4);
@@ -84,7 +86,8 @@ class Reader {
     payload = std::move(connected->payload);
     co_return Done{};
   }
-  net::PostResult post(uint64_t work_id, net::RemoteRegion from, uint64_t first, uint64_t granules) {
+  net::PostResult post(uint64_t work_id, net::RemoteRegion from, uint64_t first,
+                       uint64_t granules) {
     net::ReadWork work;
     work.work_id = work_id;
     work.into = memory;
@@ -147,8 +150,7 @@ class Watcher : public WorldObserver {
 };
 
 struct Pair {
-  explicit Pair(const WorldConfig& config, uint64_t seed = 1,
-                ChoiceMode mode = ChoiceMode::kSeed)
+  explicit Pair(const WorldConfig& config, uint64_t seed = 1, ChoiceMode mode = ChoiceMode::kSeed)
       : choices(seed, mode), world(config, choices) {
     world.set_observer(&watcher);
     source_host.start(Source::run(&source, 8, 100), "source");

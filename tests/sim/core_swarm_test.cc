@@ -1,7 +1,8 @@
-// Goal: whole worlds under the swarm: same seed, same hash; the deviations alone replay it; invariants hold whatever
-// happens; every fault x outcome that can be had is had.
-// Method: two sources, three readers and a server that reconnect, read, fence, destroy and call as they please, under the
-// injector, for hundreds of seeds; an observer holds C2 and C3 against what the readers were told.
+// Goal: whole worlds under the swarm: same seed, same hash; the deviations alone replay it;
+// invariants hold whatever happens; every fault x outcome that can be had is had. Method: two
+// sources, three readers and a server that reconnect, read, fence, destroy and call as they please,
+// under the injector, for hundreds of seeds; an observer holds C2 and C3 against what the readers
+// were told.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -54,12 +55,14 @@ TEST(Swarm, FirstDifferingEventCanBeFound) {
   EXPECT_EQ(first.violations, "");
   std::vector<EventRecord> bent_events;
   ChoiceSource two(5);
-  const std::vector<Deviation> bend = {{.stream = stream_of({4}, Subsystem::kData), .index = 20, .value = ~0u},
-                                       {.stream = stream_of({4}, Subsystem::kData), .index = 21, .value = ~0u}};
+  const std::vector<Deviation> bend = {
+      {.stream = stream_of({4}, Subsystem::kData), .index = 20, .value = ~0u},
+      {.stream = stream_of({4}, Subsystem::kData), .index = 21, .value = ~0u}};
   two.set_overrides(bend);
   Recorder bent_recorder(bent_events);
   run_swarm(two, &bent_recorder);
-  const auto differing = std::mismatch(events.begin(), events.end(), bent_events.begin(), bent_events.end());
+  const auto differing =
+      std::mismatch(events.begin(), events.end(), bent_events.begin(), bent_events.end());
   EXPECT_NE(differing.first, events.begin());
   EXPECT_NE(differing.first, events.end());
 }
@@ -86,7 +89,8 @@ TEST(Swarm, InvariantsHoldAndFaultsAreSeen) {
     const auto fault = static_cast<Fault>(cell / kWorkOutcomes);
     const auto outcome = static_cast<WorkOutcome>(cell % kWorkOutcomes);
     // F18 and F20 are off without checksums; kDestroyFails by default.
-    if (fault == Fault::kWrongPages || fault == Fault::kNotVisible || fault == Fault::kDestroyFails) continue;
+    if (fault == Fault::kWrongPages || fault == Fault::kNotVisible || fault == Fault::kDestroyFails)
+      continue;
     if (all.at(fault, outcome) == 0) std::printf("not reached: %s\n", point.name);
   }
   for (uint32_t fault = 1; fault < kFaultCount; ++fault) {

@@ -1,5 +1,6 @@
-// The world of core_world.h. Sources register, publish words, fence and register again at their own pace; readers connect,
-// read windows, check what they got, destroy, and start over; all of them call a server now and then.
+// The world of core_world.h. Sources register, publish words, fence and register again at their own
+// pace; readers connect, read windows, check what they got, destroy, and start over; all of them
+// call a server now and then.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -11,7 +12,8 @@ namespace {
 
 constexpr uint64_t kGranules = 8;
 
-// Holds C2 and C3: a success has landed whole, and nothing lands after the end of its queue pair or of its READ.
+// Holds C2 and C3: a success has landed whole, and nothing lands after the end of its queue pair or
+// of its READ.
 class Contract final : public WorldObserver {
  public:
   void on_read_landed(const ReadLanded& read) override {
@@ -107,13 +109,14 @@ flow::Task<void> run_source(Stand* stand, Source* source) {
     source->memory = *memory;
     source->words = *words;
     source->endpoint = *host.data().listen(source);
-    const int64_t rest = stand->choices.log_uniform(stream_of(host.id(), Subsystem::kWorkload), "rest",
-                                                    millis(1).count, seconds(4).count);
+    const int64_t rest = stand->choices.log_uniform(stream_of(host.id(), Subsystem::kWorkload),
+                                                    "rest", millis(1).count, seconds(4).count);
     co_await host.sleep_for(nanos(rest));
     host.data().store_word(source->words, 0, next);
     host.data().stop_listening(source);
     source->endpoint.clear();
-    const uint32_t how = stand->choices.choose(stream_of(host.id(), Subsystem::kWorkload), "how", 2);
+    const uint32_t how =
+        stand->choices.choose(stream_of(host.id(), Subsystem::kWorkload), "how", 2);
     if (how == 0) source->pairs.clear();
     co_await host.data().deregister(source->memory);
     source->pairs.clear();
@@ -191,8 +194,8 @@ WorldConfig draw_config(ChoiceSource& choices) {
   config.control.codec = choices.chance(stream, "codec", 100'000);
   config.data.real_bytes = choices.chance(stream, "real", 100'000);
   config.data.fences = !choices.chance(stream, "no_fences", 300'000);
-  config.bandwidth.nic_tx = static_cast<uint64_t>(
-      choices.log_uniform(stream, "nic", 10'000'000, 25'000'000'000));
+  config.bandwidth.nic_tx =
+      static_cast<uint64_t>(choices.log_uniform(stream, "nic", 10'000'000, 25'000'000'000));
   config.faults = draw_swarm(choices, false);
   return config;
 }

@@ -191,7 +191,8 @@ TEST(World, EveryReadyOrderIsReproducibleAndSeedsDiffer) {
 TEST(World, NetworkCutsAddUp) {
   Network network;
   const CutId one = network.cut({.data = true, .from = host_bit({1}), .to = ~0ull});
-  const CutId two = network.cut({.control = true, .data = true, .from = host_bit({1}), .to = host_bit({2})});
+  const CutId two =
+      network.cut({.control = true, .data = true, .from = host_bit({1}), .to = host_bit({2})});
   EXPECT_TRUE(network.blocked(Plane::kData, {1}, {2}));
   EXPECT_TRUE(network.blocked(Plane::kControl, {1}, {2}));
   EXPECT_FALSE(network.blocked(Plane::kControl, {1}, {3}));
