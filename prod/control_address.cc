@@ -77,6 +77,8 @@ Error cannot_listen(const std::string& text, const ControlAddress& address, int 
 Result<ControlAddress> parse_control_address(const std::string& text) {
   ControlAddress address;
   const std::string_view view = text;
+  // The C library would read up to the first NUL and accept what it finds there.
+  if (view.find('\0') != std::string_view::npos) return invalid(text.c_str(), "a NUL behind it");
   if (view.starts_with(kUnixPrefix)) {
     address.path = view.substr(kUnixPrefix.size());
     if (address.path.empty()) return invalid(text, "a path is missing after unix:");

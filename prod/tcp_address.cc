@@ -30,6 +30,8 @@ bool is_reachable_from_outside(const TcpAddress& address) {
 }  // namespace
 
 Result<TcpAddress> TcpAddress::from_host(std::string host, uint16_t port) {
+  // The C library would read up to the first NUL and accept what it finds there.
+  if (host.find('\0') != std::string::npos) return bad(host.c_str(), "a NUL behind it");
   addrinfo hints{};
   hints.ai_flags = AI_NUMERICHOST;
   hints.ai_socktype = SOCK_STREAM;

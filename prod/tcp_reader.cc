@@ -3,6 +3,7 @@
 #include "prod/tcp_reader.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "prod/checksum.h"
@@ -18,6 +19,16 @@ namespace {
 // checksum that the bytes are still in the cache.
 constexpr uint64_t kPiece = 1ull << 20;
 constexpr uint64_t kSummedPiece = 256ull << 10;
+
+// What a source may say of a READ. Any other number is a broken source's, and never cut down to one
+// that means something; least of all may it speak of errors on this side.
+bool is_sources_word(uint32_t status) {
+  constexpr std::array kWords{CompletionStatus::kSuccess, CompletionStatus::kRemoteInvalidRequest,
+                              CompletionStatus::kRemoteAccess, CompletionStatus::kRemoteOperation};
+  return std::any_of(kWords.begin(), kWords.end(), [status](CompletionStatus word) {
+    return status == static_cast<uint32_t>(word);
+  });
+}
 
 class TcpQueuePair final : public net::QueuePair {
  public:
@@ -133,6 +144,7 @@ bool TcpReader::receive_one(Stream& stream) {
   const uint64_t length = read->work.length;
   const auto status = static_cast<CompletionStatus>(response.status);
   if (response.magic != kTcpResponseMagic || response.sequence != read->sequence ||
+      !is_sources_word(response.status) ||
       (status == CompletionStatus::kSuccess && response.length != length)) {
     queue_->finish(std::move(read), CompletionStatus::kBadResponse);
     return false;
