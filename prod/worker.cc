@@ -4,7 +4,6 @@
 // its loop runs.
 #include "prod/worker.h"
 
-#include <fstream>
 #include <functional>
 #include <future>
 #include <thread>
@@ -12,19 +11,15 @@
 
 #include "flow/combinators.h"
 #include "flow/task_set.h"
+#include "prod/event_log.h"
 #include "prod/event_loop.h"
+#include "prod/process_identity.h"
 #include "prod/rpc.h"
 #include "prod/worker_plane.h"
 
 namespace weightlane::prod {
 
 using flow::Task;
-
-std::string machine_id() {
-  std::string id;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
-  return id;
-}
 
 struct Worker::Impl {
   explicit Impl(WorkerOptions o) : options(std::move(o)) {}
@@ -79,7 +74,7 @@ void Worker::Impl::serve(std::promise<Result<Done>> started) {
   Log* log = options.log;
   if (log == nullptr) {
     Log::Options quiet;
-    quiet.level = LogLevel::kWarning;
+    quiet.level = LogLevel::kError;
     own_log = std::make_unique<Log>(quiet);
     log = own_log.get();
   }
@@ -95,7 +90,8 @@ void Worker::Impl::serve(std::promise<Result<Done>> started) {
   flow::TaskSet the_calls(the_loop.runtime());
   loop = &the_loop;
   calls = &the_calls;
-  environment = {&the_loop.runtime(), &control, plane->get(), options.observer};
+  HandleLog events(log, options.observer);
+  environment = {&the_loop.runtime(), &control, plane->get(), &events};
   started.set_value(Done{});
   the_loop.run();
 }
@@ -108,7 +104,7 @@ Worker::~Worker() {
 }
 
 Result<std::unique_ptr<Worker>> Worker::start(WorkerOptions options) {
-  if (options.node.empty()) options.node = machine_id();
+  if (options.node.empty()) options.node = boot_id();
   auto impl = std::make_unique<Impl>(std::move(options));
   std::promise<Result<Done>> started;
   std::future<Result<Done>> future = started.get_future();

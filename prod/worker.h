@@ -32,7 +32,7 @@ struct WorkerOptions {
   std::string node;  // whoever gives the same is on the same machine; empty: the kernel's boot id
   unsigned helper_threads = 3;
   ros::HandleObserver* observer = nullptr;  // called on the loop's thread; outlives the Worker
-  Log* log = nullptr;  // outlives the Worker; null: warnings and errors to standard error
+  Log* log = nullptr;                       // outlives the Worker; null: errors to standard error
 };
 
 class Worker;
@@ -89,8 +89,5 @@ class Worker {
   explicit Worker(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
-
-// The kernel's boot id: the same text for every process of one machine.
-std::string machine_id();
 
 }  // namespace weightlane::prod

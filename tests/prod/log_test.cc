@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "prod/event_log.h"
+
 namespace weightlane::prod {
 namespace {
 
@@ -66,6 +68,44 @@ TEST(Log, LinesOfManyThreadsStayWhole) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(lines.size(), 800U);
   for (const std::string& line : lines) EXPECT_NE(line.find(" event=tick thread="), line.npos);
+}
+
+class CountingObserver final : public ros::HandleObserver {
+ public:
+  void on_call_ended(ros::HandleName, CallNumber, net::CallKind, bool, ErrorCode, net::Content,
+                     Nanos) override {
+    ++calls;
+  }
+  void on_bytes_read(ros::HandleName, uint64_t count, std::string_view) override { bytes += count; }
+  int calls = 0;
+  uint64_t bytes = 0;
+};
+
+TEST(EventLog, WritesAndPassesOn) {
+  std::vector<std::string> lines;
+  Log log({LogLevel::kInfo, LogFormat::kKeyValue,
+           [&](std::string_view line) { lines.emplace_back(line.substr(line.find("level"))); }});
+  CountingObserver counter;
+  HandleLog handles(&log, &counter);
+  const ros::HandleName name{"m", "r 1", ShardIndex{2}};
+  handles.on_bytes_read(name, 7, "tcp");
+  handles.on_call_ended(name, CallNumber{4}, net::CallKind::kReplicate, true, {},
+                        {Generation{1}, VersionId{12}, ContentId{9}}, millis(1500));
+  handles.on_call_ended(name, CallNumber{5}, net::CallKind::kUpdate, true, {}, {}, millis(1));
+  handles.on_call_ended(name, CallNumber{6}, net::CallKind::kUpdate, false, ErrorCode::kTimeout, {},
+                        seconds(2));
+  EXPECT_EQ(counter.calls, 3);
+  EXPECT_EQ(counter.bytes, 7U);
+  const std::string timeout = error_code_name(ErrorCode::kTimeout);
+  EXPECT_EQ(lines, (std::vector<std::string>{
+                       "level=info event=handle.call_ended model=m replica=\"r 1\" shard=2 "
+                       "call=replicate number=4 outcome=ok version=12 seconds=1.5",
+                       "level=warning event=handle.call_ended model=m replica=\"r 1\" shard=2 "
+                       "call=update number=6 outcome=" +
+                           timeout + " version=0 seconds=2"}));
+  ServerLog server(&log, nullptr);
+  server.on_evicted("m", "r", ShardIndex{1});
+  EXPECT_EQ(lines.back(), "level=warning event=server.evicted model=m replica=r shard=1");
 }
 
 }  // namespace
