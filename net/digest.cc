@@ -1,3 +1,5 @@
+// XXH3 sees a byte string that is the same on every machine: numbers little endian, texts behind
+// their length.
 #include "net/digest.h"
 
 #include <xxhash.h>

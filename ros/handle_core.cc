@@ -1,3 +1,5 @@
+// The frame of a handle: opening, the worker and its jobs, the server's events, giving memory back,
+// and what follows an eviction. What each call does is in handle_calls.cc.
 #include "ros/handle_core.h"
 
 #include "ros/planted_bugs.h"

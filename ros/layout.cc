@@ -1,3 +1,6 @@
+// One pass in canonical order for the stream, one in the order of addresses for the memory: what
+// touches is registered once, and what overlaps is refused by name (nixl #1392: registration
+// costs).
 #include "ros/layout.h"
 
 #include <algorithm>

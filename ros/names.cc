@@ -1,3 +1,4 @@
+// Names of states, for people.
 #include "ros/shard_handle.h"
 
 namespace weightlane::ros {

@@ -1,3 +1,6 @@
+// A Poll waits in its client's mailslot; everything else is answered in the step it arrives in.
+// After every step those whose mailbox grew are woken, and the timer looks again when it has to
+// fire.
 #include "ros/server.h"
 
 #include <map>

@@ -1,3 +1,6 @@
+// Both loops outlive any number of connections, and whichever finds the link broken makes the next
+// one while the other waits. An open that meets a live holder gives up; one that meets a dead
+// holder waits for the lease.
 #include "ros/session.h"
 
 #include "ros/probes.h"

@@ -1,3 +1,4 @@
+// The face only waits for the core's jobs: dropping a caller drops the waiting, not the call.
 #include "ros/shard_handle.h"
 
 #include "ros/handle_core.h"

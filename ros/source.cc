@@ -1,3 +1,6 @@
+// Every store below is in the order that the seal asks for; the asserts in show() and advance() are
+// the promise that nobody calls them out of turn. A hello must match in everything before it is
+// told where memory is.
 #include "ros/source.h"
 
 #include "net/codec.h"

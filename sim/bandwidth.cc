@@ -1,3 +1,5 @@
+// Rates are fixed-point bytes per nanosecond, so shares are the same on every machine. One flow
+// alone is the common case, and has a short way.
 #include "sim/bandwidth.h"
 
 #include <algorithm>

@@ -24,7 +24,7 @@ constexpr uint64_t kEventsBucket = 64;
 unsigned long long wide(uint64_t value) { return value; }  // for printf
 
 int64_t monotonic_ms() {
-  const auto since = std::chrono::steady_clock::now().time_since_epoch();
+  const auto since = std::chrono::steady_clock::now().time_since_epoch();  // lint: wall clock
   return std::chrono::duration_cast<std::chrono::milliseconds>(since).count();
 }
 

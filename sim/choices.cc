@@ -1,3 +1,5 @@
+// A draw is a hash of (seed, stream, index), not a state that moves on: a stream is made when it is
+// first used, and an overridden draw leaves the others as they were.
 #include "sim/choices.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// A process's ends of its connections. Delays, losses and breaks happen in between, in
+// control_net.cc.
 #include "sim/control_plane.h"
 
 #include <algorithm>

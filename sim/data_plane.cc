@@ -1,3 +1,5 @@
+// A process's registrations, keys and words, and the way to a queue pair. What READs suffer is
+// decided in data_net.cc, queue_pair.cc and read_work.cc.
 #include "sim/data_plane.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The data plane of a simulated world: at least as nasty as RDMA.md says.
+// The data plane of a simulated world: at least as nasty as RDMA is.
 //
 // SimDataPlane is one process's registrations, keys, words and acceptors. DataNet holds the queue
 // pairs of all (they outlive both ends) and carries out READs; what a READ suffers is in

@@ -1,3 +1,4 @@
+// Each fault under way is an Ending with an alarm of its own; heal() only rings them all at once.
 #include "sim/fault_injector.h"
 
 #include <algorithm>

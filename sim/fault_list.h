@@ -1,5 +1,4 @@
-// Every fault the simulator can inject, as an enum value with a name, a rate and probes (RDMA.md,
-// F1-F32).
+// Every fault the simulator can inject (F1-F32), as an enum value with a name, a rate and probes.
 //
 // What a fault does is written where it happens (queue_pair.cc, control_plane.cc,
 // fault_injector.cc). Faults that are consequences of others have no value of their own: torn reads

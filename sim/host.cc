@@ -1,3 +1,4 @@
+// Most of this is order: what dies before what at a crash, and what waits in which list in a pause.
 #include "sim/host.h"
 
 #include "sim/control_plane.h"

@@ -1,3 +1,5 @@
+// Ranges are sorted by address because addresses only grow within a life; a freed one keeps its
+// place, so that what reads it finds it dead instead of finding another.
 #include "sim/memory.h"
 
 #define XXH_INLINE_ALL

@@ -1,3 +1,5 @@
+// Cuts are few and change rarely, questions are many: every change lays the cuts over each other
+// anew, into one row of bits per host and plane.
 #include "sim/network.h"
 
 #include <algorithm>

@@ -65,7 +65,7 @@ void run_pool(const PoolOptions& options) {
     }
     if (reaped || alive == 0) continue;
     const timespec nap{0, 2'000'000};
-    nanosleep(&nap, nullptr);
+    nanosleep(&nap, nullptr);  // lint: wall clock
     if (++naps % 100 != 0) continue;
     if (options.on_tick) options.on_tick();
     for (size_t job = 0; options.hangs && job < children.size(); ++job) {

@@ -1,3 +1,4 @@
+// The printed form of a story: one line per transition in fixed columns, and its legend.
 #include "sim/story.h"
 
 namespace weightlane::sim {

@@ -1,3 +1,5 @@
+// Equal times are decided by the sequence number, never by the heap's shape: a run must not depend
+// on what else was armed.
 #include "sim/timer_queue.h"
 
 #include <algorithm>

@@ -1,3 +1,5 @@
+// A step, and who is next in it. Timers that are due go before ready tasks, so a task that never
+// rests stops neither time nor others.
 #include "sim/world.h"
 
 #include <algorithm>

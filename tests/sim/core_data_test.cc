@@ -1,5 +1,5 @@
 // Goal: the simulated data plane keeps C1-C7 and shows S1-S12, without faults and under each fault
-// of RDMA.md. Method: one source, one reader, faults set to certain one at a time; what was
+// of RDMA. Method: one source, one reader, faults set to certain one at a time; what was
 // executed and placed is watched by an observer. Where an outcome is drawn, many seeds are run and
 // every outcome that the fault may have must be seen.
 #include <gtest/gtest.h>
