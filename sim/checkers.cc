@@ -82,7 +82,10 @@ class Checkers::Watch final : public ros::HandleObserver {
                         std::string(reason));
   }
   void on_fenced(ros::HandleName) override { tell("fenced its readers", 0); }
-  void on_server_lost(ros::HandleName) override { tell("server lost", 0); }
+  void on_server_lost(ros::HandleName) override {
+    view().server_lost = true;
+    tell("server lost", 0);
+  }
 
  private:
   View& view() { return checkers_.views_[worker_.value]; }
@@ -143,6 +146,7 @@ ros::HandleObserver* Checkers::watch(WorkerId worker) { return watches_[worker.v
 void Checkers::server_started(const ros::Directory* directory) {
   directory_ = directory;
   ++epoch_;
+  sessions_.clear();
 }
 
 Checkers::Replica* Checkers::replica_named(std::string_view name) {
@@ -166,6 +170,7 @@ void Checkers::memory_laid_out(WorkerId worker, std::vector<TensorRow> rows, uin
   view.stamp = {};
   view.proven = 0;
   view.in_call = false;
+  view.server_lost = false;
 }
 
 PublicationId Checkers::new_publication() {
@@ -181,6 +186,7 @@ void Checkers::will_publish(WorkerId worker, PublicationId publication, VersionI
 
 void Checkers::handle_gone(WorkerId worker) {
   View& view = views_[worker.value];
+  view.server_lost = false;
   view.stamp = {};
   view.proven = 0;
   view.in_call = false;
@@ -342,10 +348,38 @@ void Checkers::handle_stamp(View& view, Stamp stamp, net::Content content) {
   }
   // A publisher learns the id of its content later.
   view.received = content.id.value != 0;
-  if (stamp.value == 0 || view.received) view.publishing = {};
+  if (stamp.value == 0) check_drained(view);
+  // A publish whose answer was lost may still show, until the server misses this shard.
+  const bool gives_up = stamp.value == 0 && view.in_call && view.kind == net::CallKind::kUnpublish;
+  if (gives_up || view.received) view.publishing = {};
   if (stamp != view.stamp) view.proven = 0;
   view.stamp = stamp;
   view.content = content;
+}
+
+// A hand-back that was not cut short by its deadline, the server's loss or an eviction lets the
+// readers that the server knows of finish first.
+void Checkers::check_drained(const View& view) {
+  const bool hands_back = view.in_call && (view.kind == net::CallKind::kUnpublish ||
+                                           view.kind == net::CallKind::kUpdate);
+  if (!hands_back || view.server_lost || directory_ == nullptr) return;
+  if (world_.now() - view.call_started >= plan_.server.drain * 99 / 100) return;
+  const auto& groups = directory_->groups();
+  const auto found = groups.find({kModel, replicas_[view.replica].name});
+  if (found == groups.end() || epoch_ << 32 != (view.group & ~uint64_t{0xffffffff})) return;
+  if (found->second.members[view.shard] == nullptr) return;
+  for (const auto& [number, publication] : found->second.publications) {
+    if (number >= view.number.value || publication->content->content != view.content) continue;
+    for (const ros::Assignment* taken : publication->outgoing) {
+      if (taken->shard.value != view.shard) continue;
+      violate("P2", view.name + ": call " + std::to_string(view.number.value) +
+                        " took the memory back " + seconds_text(world_.now() - view.call_started) +
+                        " after it began, and " + taken->reader->group->replica +
+                        " was still reading; the drain deadline is " +
+                        seconds_text(plan_.server.drain));
+      return;
+    }
+  }
 }
 
 void Checkers::handle_proven(View& view, Stamp stamp, net::Content content, uint64_t proven) {
@@ -389,6 +423,7 @@ Checkers::CallRecord& Checkers::record(View& view, CallNumber number) {
 
 void Checkers::handle_call_started(View& view, CallNumber number, net::CallKind kind) {
   view.in_call = true;
+  view.call_started = world_.now();
   view.number = number;
   view.kind = kind;
   view.group = group_of(view.replica);
@@ -532,9 +567,24 @@ void Checkers::on_evicted(std::string_view, std::string_view name, ShardIndex sh
 }
 
 void Checkers::on_request(const net::Request& request, bool repeated) {
+  check_session(request.header);
   repeated_ =
       repeated && !std::holds_alternative<net::PollRequest>(request.body) && directory_ != nullptr;
   if (repeated_) digest_before_ = directory_digest(*directory_);
+}
+
+void Checkers::check_session(const net::RequestHeader& header) {
+  for (Session& session : sessions_) {
+    if (session.incarnation != header.incarnation) continue;
+    if (header.session < session.newest) {
+      violate("P10", "session " + std::to_string(header.session) +
+                         " of a client was served after its session " +
+                         std::to_string(session.newest));
+    }
+    session.newest = std::max(session.newest, header.session);
+    return;
+  }
+  sessions_.push_back({header.incarnation, header.session});
 }
 
 void Checkers::on_applied(const ros::Directory& directory, Nanos) {

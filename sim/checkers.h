@@ -147,6 +147,8 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
     uint64_t proven = 0;    // granules
     bool received = false;  // what `content` names came by READs, not from the application
     bool in_call = false;
+    bool server_lost = false;
+    Nanos call_started;
     bool last_ok = false;
     CallNumber number;
     net::CallKind kind = net::CallKind::kPublish;
@@ -195,6 +197,8 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
   bool tag_fits(const View& view, net::Content content, uint64_t tag, uint64_t place);
   void check_same_outcome(View& view, CallRecord& call, bool ok, ErrorCode code,
                           net::Content content);
+  void check_drained(const View& view);
+  void check_session(const net::RequestHeader& header);
   void check_feeding(const ros::Directory& directory);
   uint64_t directory_digest(const ros::Directory& directory) const;
   Replica* replica_named(std::string_view name);
@@ -210,6 +214,11 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
   std::vector<std::unique_ptr<Watch>> watches_;
   std::vector<Replica> replicas_;
   std::vector<Publication> publications_;
+  struct Session {
+    Incarnation incarnation;
+    uint64_t newest = 0;
+  };
+  std::vector<Session> sessions_;  // of this server
   const ros::Directory* directory_ = nullptr;
   uint64_t epoch_ = 0;
   bool assigned_ = false;  // since feeding was last looked at

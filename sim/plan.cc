@@ -125,7 +125,9 @@ void draw_habits(Dice& dice, Plan& plan) {
   habits.hold = dice.log(millis(60), millis(1500));
   habits.think = dice.log(habits.hold / 4, habits.hold);
   habits.limit = seconds(static_cast<int64_t>(dice.between(12, 30)));
-  habits.patience = dice.log(seconds(2), seconds(40));
+  // Long enough, in some plans, that only a whole copy and no time-out ends a wait (P6).
+  const bool patient = dice.percent(30);
+  habits.patience = patient ? seconds(400) : dice.log(seconds(1), seconds(20));
   habits.want_exact = dice.maybe(20, 200);
   habits.want_back = dice.maybe(20, 200);
   habits.leave_version = dice.maybe(20, 300);
@@ -134,6 +136,7 @@ void draw_habits(Dice& dice, Plan& plan) {
   habits.drop_call = dice.maybe(10, 100);
   habits.wrong_state = dice.maybe(10, 100);
   habits.list = dice.maybe(10, 100);
+  if (patient) habits.want_exact = habits.want_back = 0;
   habits.mismatch = dice.percent(10) ? dice.maybe(5, 50) : 0;
   habits.silent = dice.percent(10) ? dice.maybe(5, 50) : 0;
   habits.other_layout = dice.percent(10) ? dice.maybe(20, 200) : 0;

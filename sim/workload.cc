@@ -109,6 +109,7 @@ void Workload::start_host(Host& host, bool reuse) {
     worker->stage_changed = nullptr;
     worker->odd_layout = false;
     worker->kept = false;
+    worker->wants_latest = false;
   }
   host.start(run_host(this, &host), "host", reuse);
 }
@@ -155,6 +156,16 @@ std::string Workload::busy_report() const {
   std::string text;
   for (const auto& worker : workers_) {
     if (worker->lost || !worker->host->alive() || worker->resting != Resting::kBusy) continue;
+    text += (text.empty() ? "" : ", ") + checkers_->describe_worker(worker->id);
+  }
+  return text;
+}
+
+std::string Workload::waiting_for_latest(Nanos before) const {
+  std::string text;
+  for (const auto& worker : workers_) {
+    if (worker->lost || !worker->host->alive() || !worker->wants_latest) continue;
+    if (worker->latest_since >= before || !checkers_->in_call(worker->id)) continue;
     text += (text.empty() ? "" : ", ") + checkers_->describe_worker(worker->id);
   }
   return text;

@@ -49,6 +49,8 @@ class Workload final : public HostDirector {
   bool has_run() const { return trainers_left_ == 0 && world_->now() >= followed_at_; }
   // Workers whose process is there and who are not yet where the stage wants them.
   uint32_t busy() const;
+  // Those whose process is there and who still wait for the latest version, in a call begun before.
+  std::string waiting_for_latest(Nanos before) const;
   // Whether the fresh replica has what it asked for, on every shard.
   bool fresh_succeeded() const;
   // A whole copy is visible, and every process of it is alive.
@@ -74,10 +76,12 @@ class Workload final : public HostDirector {
     StreamId stream;
     bool lost = false;
     bool fresh_done = false;
-    uint32_t published = 0;  // versions, by a trainer
-    bool finished = false;   // a trainer has published all
+    bool wants_latest = false;  // in a call that any whole copy would end
+    uint32_t published = 0;     // versions, by a trainer
+    bool finished = false;      // a trainer has published all
     // Of this life.
     Resting resting = Resting::kBusy;
+    Nanos latest_since;
     flow::Signal* stage_changed = nullptr;
     std::vector<TensorRow> rows;  // in the order of registration
     bool odd_layout = false;

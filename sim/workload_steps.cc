@@ -276,6 +276,8 @@ flow::Task<void> Workload::receive(Workload* self, Worker* worker, ros::ShardHan
   const Nanos bound = self->bound_ + patience + self->plan_->server.missing_member;
   const bool update = step.kind == StepKind::kUpdate;
   worker->kept = false;
+  worker->wants_latest = step.wanted == net::VersionSpec{};
+  worker->latest_since = self->world_->now();
   self->checkers_->call_began(worker->id, update ? "update" : "replicate", bound);
   const bool drops = self->stage_ == Stage::kRun && !fresh &&
                      self->chance(*worker, "work.drop_call", self->plan_->habits.drop_call);
@@ -292,6 +294,7 @@ flow::Task<void> Workload::receive(Workload* self, Worker* worker, ros::ShardHan
     const bool succeeded = co_await receive_once(worker, handle, step, patience);
     if (succeeded) self->checkers_->receive_succeeded(worker->id);
   }
+  worker->wants_latest = false;
   self->checkers_->call_ended(worker->id);
   const ros::HandleState state = handle->state();
   if (state == ros::HandleState::kRegistered) self->scribble(*worker);
