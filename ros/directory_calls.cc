@@ -6,6 +6,7 @@
 // already answered learn it from their next call: the group is poisoned up to there. replicate and
 // update have one decision for all.
 #include "ros/directory.h"
+#include "ros/planted_bugs.h"
 #include "ros/probes.h"
 
 namespace weightlane::ros {
@@ -26,8 +27,11 @@ std::string describe(net::CallKind kind, const net::VersionSpec& version) {
 net::ResponseBody Directory::group_call(Client& client, const net::GroupCallRequest& request,
                                         Nanos now) {
   Group& group = *client.group;
-  if (request.number <= client.last_call)
-    return net::AcceptedResponse{};  // repeated: its decision is on its way
+  if (request.number <= client.last_call) {  // repeated: its decision is on its way
+    auto again = group.calls.find(request.number.value);
+    if (WL_BUG(kRepeatedApplied) && again != group.calls.end()) ++again->second.made;
+    return net::AcceptedResponse{};
+  }
   if (request.number.value != client.last_call.value + 1) {
     net::Failure wrong;
     wrong.code = ErrorCode::kInvalidArgument;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ros/directory.h"
+#include "ros/planted_bugs.h"
 #include "ros/probes.h"
 
 namespace weightlane::ros {
@@ -76,8 +77,10 @@ Result<Done> Directory::check_layout(const ContentEntry& entry, const Group& gro
 
 void Directory::commit_if_complete(Publication& publication, Nanos now) {
   if (publication.hidden || publication.complete) return;
+  const bool first_will_do =
+      publication.receiving ? WL_BUG(kSuccessUnsealed) : WL_BUG(kVisibleEarly);
   for (const ShardHolding& holding : publication.shards)
-    if (!holding.complete) return;
+    if (!holding.complete && !first_will_do) return;
   Group& group = *publication.group;
   publication.complete = true;
   observer_->on_visible(group.model, group.replica, publication.content->content);
@@ -97,7 +100,8 @@ void Directory::commit_if_complete(Publication& publication, Nanos now) {
 
 void Directory::note_copies(ContentEntry& entry, Nanos now) {
   for (const Publication* publication : entry.publications) {
-    if (!publication->serves_whole()) continue;
+    const bool half = publication->receiving && !publication->hidden;
+    if (!publication->serves_whole() && !(WL_BUG(kPartialComplete) && half)) continue;
     entry.no_copy_since = kForever;
     return;
   }
@@ -123,7 +127,7 @@ void Directory::hide(Publication& publication, bool failed, const std::string& w
   const bool cut_short = failed && publication.receiving && !publication.complete;
   const bool another = publication.content->no_copy_since == kForever;
   for (Assignment* assignment : publication.outgoing) {
-    if (cut_short) {
+    if (cut_short && !WL_BUG(kEvictionSilent)) {
       abandon(*assignment, why);
     } else if (another) {
       observer_->on_probe(probes::kYielded);
@@ -209,7 +213,7 @@ void Directory::lose_member(Client& client, const std::string& why, Nanos now) {
     ShardHolding& holding = publication->shards[shard.value];
     holding.drained = true;  // nobody is left to be told
     for (Assignment* assignment : publication->outgoing)
-      if (assignment->shard == shard) abandon(*assignment, message);
+      if (assignment->shard == shard && !WL_BUG(kEvictionSilent)) abandon(*assignment, message);
     if (auto reading = assignments_.find(holding.reading.value); reading != assignments_.end())
       drop_assignment(reading->second, now);
   }

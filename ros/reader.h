@@ -73,13 +73,14 @@ class Reader {
   Result<Done> accept_welcome(std::span<const uint8_t> payload);
   flow::Task<ReadOutcome> transfer();
   flow::Task<ReadOutcome> check_digests();
-  flow::Task<Result<Done>> read_words(const net::RemoteRegion& from, uint64_t offset,
+  flow::Task<Result<Done>> read_words(net::RemoteRegion from, uint64_t offset,
                                       net::RegionId into, uint64_t into_offset, uint64_t length);
   void post_slices();
   void post_look();
   bool take_completions(ReadOutcome& outcome);
   void slice_completed(size_t slice, uint64_t checksum);
   bool look_completed(ReadOutcome& outcome);
+  void seal(size_t slices);
   bool finished() const;
   bool idle() const { return outstanding_ == 0; }
   ReadOutcome failed(std::string reason);

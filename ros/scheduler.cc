@@ -1,8 +1,11 @@
+// run() passes once over the queue of those who wait; a reader that was given a source is itself a
+// source from then on, so the Directory calls it again until nothing changes.
 #include "ros/scheduler.h"
 
 #include <algorithm>
 #include <tuple>
 
+#include "ros/planted_bugs.h"
 #include "ros/probes.h"
 
 namespace weightlane::ros {
@@ -122,7 +125,16 @@ void Scheduler::begin_transfer(Group& group, GroupCall& call, ContentEntry& entr
   group.publications[call.number.value] = std::move(owned);
   entry.publications.push_back(&reader);
   call.receiving = &reader;
-  for (uint32_t shard = 0; shard < group.num_shards; ++shard) assign(reader, {shard}, source);
+  for (uint32_t shard = 0; shard < group.num_shards; ++shard) {
+    Publication* own = &source;
+    if (WL_BUG(kPerShardDecision) && shard > 0) {
+      for (auto& [name, other] : directory_.groups_)
+        for (auto& [number, held] : other.publications)
+          if (held->serves_whole() && held->content != &entry && held->outgoing.empty())
+            own = held.get();
+    }
+    assign(reader, {shard}, *own);
+  }
 }
 
 void Scheduler::assign(Publication& reader, ShardIndex shard, Publication& source) {
@@ -143,9 +155,10 @@ void Scheduler::assign(Publication& reader, ShardIndex shard, Publication& sourc
   if (holding.avoid == source.group->id) directory_.observer_->on_probe(probes::kRetriedSame);
   directory_.observer_->on_assigned(reader.group->replica, source.group->replica, shard,
                                     reader.content->content);
+  const ContentEntry& content = WL_BUG(kPerShardDecision) ? *source.content : *reader.content;
   directory_.send(*client, net::AssignedEvent{reader.number,
                                               id,
-                                              reader.content->content,
+                                              content.content,
                                               {source.group->replica, from->incarnation,
                                                from->endpoint, from->node, source.complete}});
   directory_.sources_changed_ = true;  // the reader is a partial source now
@@ -223,14 +236,14 @@ bool Scheduler::eligible(const Publication& candidate, const Group& group,
     if (holding.avoid == candidate.group->id && now_ < holding.retry_at) return false;
   }
   const bool pipelining = directory_.options_.pipelining;
-  if (pipelining) {
+  if (pipelining && !WL_BUG(kTwoReaders)) {
     for (const Assignment* taken : candidate.outgoing)
       if (taken->reader != reader) return false;
   }
   if (candidate.complete) return true;
   if (!pipelining || !candidate.receiving) return false;
   if (chain_length(candidate) == kUnrooted) return false;
-  return reader == nullptr || !reads_from(candidate, *reader);
+  return reader == nullptr || WL_BUG(kCycle) || !reads_from(candidate, *reader);
 }
 
 bool Scheduler::reads_from(const Publication& publication, const Publication& other) const {
@@ -260,7 +273,7 @@ uint32_t Scheduler::chain_length(const Publication& publication, uint32_t depth)
 }
 
 uint32_t Scheduler::measure_chain(const Publication& publication, uint32_t depth) const {
-  if (publication.complete) return 0;
+  if (publication.complete || WL_BUG(kPartialComplete)) return 0;
   if (!publication.receiving || publication.hidden || depth > kChainLimit) return kUnrooted;
   uint32_t longest = 0;
   for (uint32_t shard = 0; shard < publication.shards.size(); ++shard) {
