@@ -8,6 +8,7 @@
 #include "prod/command.h"
 #include "prod/plane_bench.h"
 #include "prod/plane_limits.h"
+#include "prod/verbs_bench.h"
 
 namespace weightlane::prod {
 namespace {
@@ -31,8 +32,10 @@ class BenchCommand final : public Command {
         ->capture_default_str();
     app->add_option("--part", parts_, "planes, pair, chain, fan-out; all of them if not given")
         ->check(CLI::IsMember({"planes", "pair", "chain", "fan-out"}));
-    app->add_option("--transport", transports_, "same-host, tcp; both if not given")
-        ->check(CLI::IsMember({"same-host", "tcp"}));
+    app->add_option(
+           "--transport", transports_,
+           "same-host, tcp; both if not given. verbs: beside ib_read_bw -e, --part planes only")
+        ->check(CLI::IsMember({"same-host", "tcp", "verbs"}));
     app->add_option("--readers", readers_, "the most readers of chain and fan-out")
         ->check(CLI::Range(1u, 32u))
         ->capture_default_str();
@@ -52,6 +55,7 @@ class BenchCommand final : public Command {
     if (wanted("planes")) done = planes();
     for (const std::string& transport :
          transports_.empty() ? std::vector<std::string>{"same-host", "tcp"} : transports_) {
+      if (transport == "verbs") continue;
       if (done.ok() && wanted("pair")) done = cluster(transport, 1, true);
       for (unsigned readers = 2; done.ok() && readers <= readers_; readers *= 2) {
         if (wanted("chain")) done = cluster(transport, readers, true);
@@ -102,10 +106,18 @@ class BenchCommand final : public Command {
         }
       }
     }
-    Result<std::vector<PlaneBenchResult>> results = run_plane_bench(options);
+    const bool verbs =
+        std::find(transports_.begin(), transports_.end(), "verbs") != transports_.end();
+    if (transports_.empty() || !options.cases.empty()) {
+      Result<std::vector<PlaneBenchResult>> results = run_plane_bench(options);
+      if (!results) return results.error();
+      for (const PlaneBenchResult& result : *results) print(result);
+      if (!json_) beside_iperf3();
+    }
+    if (!verbs) return Done{};
+    Result<std::vector<PlaneBenchResult>> results = run_verbs_bench(options);
     if (!results) return results.error();
     for (const PlaneBenchResult& result : *results) print(result);
-    if (!json_) beside_iperf3();
     return Done{};
   }
 
