@@ -157,10 +157,13 @@ flow::Task<ReadOutcome> Reader::transfer() {
       if (!stopped()) post_look();
       continue;
     }
+    // A plane may complete a READ while it is posted, when nobody waits for `wake` yet.
+    const uint64_t before = outstanding_;
+    if (!take_completions(outcome)) co_return outcome;
+    if (outstanding_ != before) continue;
     const Nanos deadline = WL_BUG(kNoStall) ? kForever : last_progress_ + context_.options->stall;
     const bool notified = co_await context_.wake->wait_until(deadline);
     if (notified || stopped()) continue;
-    const uint64_t before = outstanding_;
     if (!take_completions(outcome)) co_return outcome;
     if (outstanding_ != before) continue;
     runtime.probe(probes::kStalled);
