@@ -7,6 +7,7 @@
 
 #include "fuzz/target.h"
 #include "prod/control_address.h"
+#include "prod/same_host_plane.h"
 #include "prod/tcp_plane.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -20,6 +21,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     WL_ASSERT(again->text() == endpoint->text());
     WL_ASSERT(again->service == endpoint->service);
     WL_ASSERT(again->addresses.size() == endpoint->addresses.size());
+  }
+  if (const Result<SameHostEndpoint> endpoint = SameHostEndpoint::parse(text)) {
+    const Result<SameHostEndpoint> again = SameHostEndpoint::parse(endpoint->text());
+    WL_ASSERT(again.ok());
+    WL_ASSERT(again->text() == endpoint->text());
   }
   if (const Result<ControlAddress> address = parse_control_address(text)) {
     WL_ASSERT(text.find('\0') == std::string::npos);

@@ -19,6 +19,7 @@
 #include "prod/rpc.h"
 #include "prod/safetensors.h"
 #include "prod/tcp_wire.h"
+#include "prod/unix_channel.h"
 #include "prod/verbs_wire.h"
 #include "sim/trace_file.h"
 
@@ -166,7 +167,7 @@ void make_address(const std::filesystem::path& root) {
   int number = 0;
   for (const char* text :
        {"127.0.0.1:7000", "[::1]:7000", "[fe80::1%lo]:7000", "[::ffff:1.2.3.4]:80", "unix:/tmp/x",
-        "localhost:0", "10.0.0.1:7000,[fd00::1]:7000/0123456789abcdef",
+        "localhost:0", "10.0.0.1:7000,[fd00::1]:7000/0123456789abcdef", "boot/123/456/@socket/ab12",
         "2605:340:cd51:4900:ff:ff:ff:ff:7000", "[fe80::1%lo]:7000/0"}) {
     corpus.add("address-" + std::to_string(number++), std::string(text));
   }
@@ -206,6 +207,32 @@ void make_tcp_source(const std::filesystem::path& root) {
   join.id = 5;
   append(joins, prod::frame_bytes(join));
   corpus.add("joins-nobody", joins);
+}
+
+void make_unix_channel(const std::filesystem::path& root) {
+  const Corpus corpus(root, "unix_channel");
+  Bytes bytes{4};  // in pieces of 64 bytes
+  for (const uint32_t kind : {1U, 2U, 3U}) {
+    prod::UnixFrame frame;
+    frame.kind = kind;
+    frame.a = 7;
+    frame.length = (kind - 1) * 100;
+    append(bytes, prod::frame_bytes(frame));
+    append(bytes, Bytes(frame.length, static_cast<uint8_t>(kind)));
+  }
+  corpus.add("three", bytes);
+  prod::UnixFrame large;
+  large.length = 1 << 30;
+  Bytes claims{255};
+  append(claims, prod::frame_bytes(large));
+  corpus.add("claims-a-gibibyte", claims);
+}
+
+void make_metrics(const std::filesystem::path& root) {
+  const Corpus corpus(root, "metrics");
+  corpus.add("page", std::string("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"));
+  corpus.add("other", std::string("GET / HTTP/1.0\r\n\r\n"));
+  corpus.add("post", std::string("POST /metrics HTTP/1.1\r\nContent-Length: 1\r\n\r\nx"));
 }
 
 void make_tcp_reader(const std::filesystem::path& root) {
@@ -312,11 +339,13 @@ int main(int argc, char** argv) {
   make_address(root);
   make_codec(root);
   make_directory(root);
+  make_metrics(root);
   make_rpc(root);
   make_safetensors(root);
   make_tcp_reader(root);
   make_tcp_source(root);
   make_trace(root);
+  make_unix_channel(root);
   make_verbs_wire(root);
   return 0;
 }

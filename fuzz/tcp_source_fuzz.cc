@@ -46,30 +46,38 @@ struct World {
     range.address = reinterpret_cast<uint64_t>(memory.get());
     range.length = kRegionBytes;
     region = shared->registry.add(range).value();
-    FileDescriptor listening(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    name.sun_family = AF_UNIX;
-    // Only the family: the kernel finds a free abstract name.
-    WL_ASSERT(bind(listening.get(), address(), sizeof name.sun_family) == 0);
-    name_bytes = sizeof name;
-    WL_ASSERT(getsockname(listening.get(), address(), &name_bytes) == 0);
-    WL_ASSERT(::listen(listening.get(), 8) == 0);
-    service = source->add_service(&acceptor);
-    WL_ASSERT(source->start(std::move(listening)).ok());
   }
-  ~World() {
-    acceptor.drop_pair();
-    source->stop();
-    shared->sockets.stop_all();
-    shared->threads.join_all();
-  }
-  sockaddr* address() { return reinterpret_cast<sockaddr*>(&name); }
 
   EventLoop loop;
   std::unique_ptr<uint8_t[]> memory = std::make_unique<uint8_t[]>(kRegionBytes);
   std::shared_ptr<TcpShared> shared = std::make_shared<TcpShared>(loop);
-  std::shared_ptr<TcpSource> source = std::make_shared<TcpSource>(shared, seconds(5));
-  AcceptsMost acceptor;
   net::RegionId region;
+};
+
+// A source that listens; gone with all of its threads when it is destroyed, so that no thread of
+// one input is still at its end when the fuzzer looks for leaks.
+struct Listening {
+  explicit Listening(World& w) : world(w) {
+    FileDescriptor socket_fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    name.sun_family = AF_UNIX;
+    // Only the family: the kernel finds a free abstract name.
+    WL_ASSERT(bind(socket_fd.get(), address(), sizeof name.sun_family) == 0);
+    name_bytes = sizeof name;
+    WL_ASSERT(getsockname(socket_fd.get(), address(), &name_bytes) == 0);
+    WL_ASSERT(::listen(socket_fd.get(), 8) == 0);
+    service = source->add_service(&acceptor);
+    WL_ASSERT(source->start(std::move(socket_fd)).ok());
+  }
+  ~Listening() {
+    acceptor.drop_pair();
+    source->stop();
+    world.shared->threads.join_all();
+  }
+  sockaddr* address() { return reinterpret_cast<sockaddr*>(&name); }
+
+  World& world;
+  std::shared_ptr<TcpSource> source = std::make_shared<TcpSource>(world.shared, seconds(5));
+  AcceptsMost acceptor;
   uint64_t service = 0;
   sockaddr_un name{};
   socklen_t name_bytes = 0;
@@ -112,7 +120,7 @@ void expect_reads(const World& world, std::span<const uint8_t> sent, Bytes& expe
 }
 
 // What must be answered to all of it; the token is anybody's guess and left 0.
-Bytes expect(const World& world, std::span<const uint8_t> sent) {
+Bytes expect(const Listening& listening, std::span<const uint8_t> sent) {
   Bytes expected;
   TcpHello hello;
   if (!take(sent, hello) || hello.magic != kTcpMagic || hello.kind != TcpKind::kPair) return {};
@@ -120,7 +128,7 @@ Bytes expect(const World& world, std::span<const uint8_t> sent) {
   const std::span<const uint8_t> said = sent.first(hello.length);
   TcpReply reply;
   std::string body(1, static_cast<char>(kPayload));
-  if (hello.id != world.service) {
+  if (hello.id != listening.service) {
     reply.verdict = TcpVerdict::kNobody;
     body = "this is not the worker that was asked for (it may have been restarted)";
   } else if (!said.empty() && said.front() == 0xff) {
@@ -131,16 +139,16 @@ Bytes expect(const World& world, std::span<const uint8_t> sent) {
   append(expected, frame_bytes(reply));
   append(expected, {reinterpret_cast<const uint8_t*>(body.data()), body.size()});
   if (reply.verdict == TcpVerdict::kAccepted) {
-    expect_reads(world, sent.subspan(hello.length), expected);
+    expect_reads(listening.world, sent.subspan(hello.length), expected);
   }
   return expected;
 }
 
 // On a helper thread: says all of it, and hears until the source ends the connection.
-Bytes converse(const World* world, const Bytes* input) {
+Bytes converse(const Listening* listening, const Bytes* input) {
   const FileDescriptor fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  WL_ASSERT(connect(fd.get(), reinterpret_cast<const sockaddr*>(&world->name), world->name_bytes) ==
-            0);
+  WL_ASSERT(connect(fd.get(), reinterpret_cast<const sockaddr*>(&listening->name),
+                    listening->name_bytes) == 0);
   // May fail half way: the source is free to hang up.
   fuzz::uninterrupted([&] { return send(fd.get(), input->data(), input->size(), MSG_NOSIGNAL); });
   shutdown(fd.get(), SHUT_WR);
@@ -160,19 +168,19 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace weightlane;
   using namespace weightlane::prod;
   static World world;
+  Listening listening(world);
   Bytes input(data, data + std::min(size, kInputMax));
   if (input.size() >= sizeof(TcpHello)) {
     uint8_t* const id = input.data() + offsetof(TcpHello, id);
-    if (std::all_of(id, id + sizeof world.service, [](uint8_t byte) { return byte == 0; })) {
-      std::memcpy(id, &world.service, sizeof world.service);
+    if (std::all_of(id, id + sizeof listening.service, [](uint8_t byte) { return byte == 0; })) {
+      std::memcpy(id, &listening.service, sizeof listening.service);
     }
   }
-  const std::function<Bytes()> talk = [&input] { return converse(&world, &input); };
+  const std::function<Bytes()> talk = [&] { return converse(&listening, &input); };
   Bytes heard = world.loop.run(world.loop.run_on_helper<Bytes>(talk));
-  world.acceptor.drop_pair();
   if (heard.size() >= sizeof(TcpReply)) {
     std::memset(heard.data() + offsetof(TcpReply, token), 0, sizeof(uint64_t));
   }
-  WL_ASSERT(heard == expect(world, input));
+  WL_ASSERT(heard == expect(listening, input));
   return 0;
 }
