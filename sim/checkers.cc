@@ -355,6 +355,7 @@ void Checkers::handle_stamp(View& view, Stamp stamp, net::Content content) {
   if (stamp != view.stamp) view.proven = 0;
   view.stamp = stamp;
   view.content = content;
+  if (stamp.value != 0) view.held = view.number;  // a publish gets its number a moment later
 }
 
 // A hand-back that was not cut short by its deadline, the server's loss or an eviction lets the
@@ -369,7 +370,7 @@ void Checkers::check_drained(const View& view) {
   if (found == groups.end() || epoch_ << 32 != (view.group & ~uint64_t{0xffffffff})) return;
   if (found->second.members[view.shard] == nullptr) return;
   for (const auto& [number, publication] : found->second.publications) {
-    if (number >= view.number.value || publication->content->content != view.content) continue;
+    if (number != view.held.value) continue;
     for (const ros::Assignment* taken : publication->outgoing) {
       if (taken->shard.value != view.shard) continue;
       violate("P2", view.name + ": call " + std::to_string(view.number.value) +
@@ -425,6 +426,7 @@ void Checkers::handle_call_started(View& view, CallNumber number, net::CallKind 
   view.in_call = true;
   view.call_started = world_.now();
   view.number = number;
+  if (kind == net::CallKind::kPublish) view.held = number;
   view.kind = kind;
   view.group = group_of(view.replica);
   Replica& replica = replicas_[view.replica];

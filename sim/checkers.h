@@ -151,6 +151,7 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
     Nanos call_started;
     bool last_ok = false;
     CallNumber number;
+    CallNumber held;  // the call that began what the stamp stands for
     net::CallKind kind = net::CallKind::kPublish;
     uint64_t group = 0;
     net::Content sealed;  // the last content that was wholly here

@@ -47,9 +47,12 @@ class Dice {
 };
 
 void draw_cluster(Dice& dice, Plan& plan) {
-  plan.shards = static_cast<uint32_t>(dice.between(2, kShardsMost));
+  // Small clusters more often: they show most, and cost least.
+  const uint64_t shards = dice.below(100);
+  plan.shards = shards < 40 ? 2 : shards < 75 ? 3 : 4;
   plan.trainers = dice.percent(35) ? 2 : 1;
-  plan.rollouts = static_cast<uint32_t>(dice.between(3, plan.shards == 4 ? 4 : kRolloutsMost));
+  const uint64_t rollouts = dice.below(100);
+  plan.rollouts = rollouts < 50 ? 3 : rollouts < 80 || plan.shards == 4 ? 4 : 5;
   plan.shards_per_host = dice.percent(30) ? plan.shards : 1;
   plan.tensors = static_cast<uint32_t>(dice.between(1, kTensorsMost));
   for (uint32_t& granules : plan.granules)
@@ -124,7 +127,7 @@ void draw_habits(Dice& dice, Plan& plan) {
   habits.train = dice.log(millis(5), millis(400));
   habits.hold = dice.log(millis(60), millis(1500));
   habits.think = dice.log(habits.hold / 4, habits.hold);
-  habits.limit = seconds(static_cast<int64_t>(dice.between(12, 30)));
+  habits.limit = plan.server.lease * static_cast<int64_t>(dice.between(70, 160)) / 100;
   // Long enough, in some plans, that only a whole copy and no time-out ends a wait (P6).
   const bool patient = dice.percent(30);
   habits.patience = patient ? seconds(400) : dice.log(seconds(1), seconds(20));

@@ -9,9 +9,9 @@
 // A worker uses its memory whenever the contract gives it to it, and at once: after unpublish, and
 // after a failed replicate or update, it scribbles over every tensor.
 //
-// A run has stages. kRun: faults are on. kSettle: no worker begins anything but what its replica
-// has already begun elsewhere, and trainers publish once more if they hold nothing. kClose: every
-// handle is closed.
+// A run has stages. kRun: faults are on. kSettle: workers finish what their replica has begun;
+// trainers that hold nothing publish once more, rollouts that hold nothing ask for the latest.
+// kClose: every handle is closed.
 #pragma once
 
 #include <cstdint>
@@ -76,6 +76,7 @@ class Workload final : public HostDirector {
     StreamId stream;
     bool lost = false;
     bool fresh_done = false;
+    uint32_t last_tries = 0;    // calls begun in kSettle
     bool wants_latest = false;  // in a call that any whole copy would end
     uint32_t published = 0;     // versions, by a trainer
     bool finished = false;      // a trainer has published all
@@ -139,6 +140,8 @@ class Workload final : public HostDirector {
   PublicationId publication_for(VersionId version);
   Step next_step(Worker& worker, const ros::ShardHandle& handle);
   Step trainer_step(Worker& worker, CallNumber number, bool holds);
+  // kSettle: a rollout that holds nothing asks for the latest, if that can succeed.
+  bool asks_at_last(const Worker& worker) const;
   Step rollout_step(Worker& worker, CallNumber number, bool holds);
   void nudge(uint32_t replica);
   void note_trainers();
@@ -151,6 +154,7 @@ class Workload final : public HostDirector {
   std::string server_address_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<NumberedVersion> versions_;
+  std::vector<NumberedVersion> last_asked_;  // calls that asks_at_last() began
   std::vector<std::pair<VersionId, PublicationId>>
       publications_;  // when a version has one set of tags
   uint64_t highest_version_ = 0;

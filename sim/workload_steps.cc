@@ -57,6 +57,22 @@ Workload::Step Workload::next_step(Worker& worker, const ros::ShardHandle& handl
   if (worker.role != Role::kFresh) {
     // A call that another shard of the replica is in must be made by all.
     const bool behind = checkers_->largest_call(worker.replica) >= number.value;
+    if (stage_ == Stage::kSettle && worker.role == Role::kRollout && !holds) {
+      const uint64_t group = checkers_->group_of(worker.replica);
+      bool asked = false;
+      for (const NumberedVersion& last : last_asked_) {
+        asked = asked ||
+                (last.replica == worker.replica && last.group == group && last.number == number);
+      }
+      if (!asked && !behind && asks_at_last(worker)) {
+        last_asked_.push_back({worker.replica, group, number, {}});
+        asked = true;
+      }
+      if (asked) {
+        ++worker.last_tries;
+        return {StepKind::kReplicate, {}, {}, false};
+      }
+    }
     if (stage_ != Stage::kRun && !behind && (holds || worker.role == Role::kRollout)) return {};
     if (holds && worker.finished && !behind) return {};
   }
@@ -71,6 +87,16 @@ Workload::Step Workload::next_step(Worker& worker, const ros::ShardHandle& handl
   worker.fresh_done = holds;
   if (holds) return {};
   return {StepKind::kReplicate, {}, {}, false};
+}
+
+bool Workload::asks_at_last(const Worker& worker) const {
+  if (worker.last_tries >= 2 || !someone_holds()) return false;
+  for (const auto& other : workers_) {
+    if (other->replica != worker.replica) continue;
+    // Asking without a whole replica only waits for the missing member.
+    if (other->lost || !other->host->alive() || other->odd_layout) return false;
+  }
+  return true;
 }
 
 Workload::Step Workload::trainer_step(Worker& worker, CallNumber number, bool holds) {
@@ -111,11 +137,6 @@ flow::Task<void> Workload::run_worker(Workload* self, Worker* worker) {
   const ros::ServerOptions& server = self->plan_->server;
   const Nanos open_span = server.lease + server.heartbeat * 3 + self->plan_->handle.connect;
   while (self->stage_ != Stage::kClose) {
-    if (self->stage_ == Stage::kSettle && worker->role == Role::kRollout) {
-      worker->resting = Resting::kSettled;
-      co_await changed.wait();
-      continue;
-    }
     worker->resting = Resting::kBusy;
     self->checkers_->call_began(worker->id, "open", open_span + self->bound_);
     const Nanos deadline = deadline_after(worker->host->now(), open_span);
