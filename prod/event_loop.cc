@@ -149,6 +149,7 @@ struct EventLoop::Impl final : kj::EventPort {
       FdReady ready;
       ready.readable = broken || (bits & (EPOLLIN | EPOLLRDHUP)) != 0;
       ready.writable = broken || (bits & EPOLLOUT) != 0;
+      ready.ended = broken || (bits & EPOLLRDHUP) != 0;
       node->on_ready(ready);
     }
     buried.clear();

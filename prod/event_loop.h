@@ -28,6 +28,8 @@ namespace weightlane::prod {
 struct FdReady {
   bool readable = false;  // data, a connection to accept, the end of the stream, or an error
   bool writable = false;  // room to write, the end of connect(), or an error
+  bool ended = false;     // the other side sends no more, or an error; if not, a read that fills
+                          // less than its buffer has read everything
 };
 
 // Watches one descriptor while it lives. Destroy it before the descriptor is closed; the callback

@@ -71,6 +71,7 @@ void SocketMessageStream::on_ready(FdReady ready) {
     writable_ = true;
     if (sent_ < outgoing_.size()) flush();
   }
+  if (ready.ended) ending_ = true;
   if (ready.readable) {
     readable_ = true;
     read_some();
@@ -86,7 +87,9 @@ void SocketMessageStream::read_some() {
   for (int i = 0; i < kReadsPerTurn && readable_ && may_read(); ++i) {
     const ssize_t count = recv(socket_.get(), buffer_.data(), ReadBuffer::kBytes, 0);
     if (count > 0) {
-      if (!feed(buffer_.data(), static_cast<size_t>(count))) return;
+      const auto size = static_cast<size_t>(count);
+      readable_ = ending_ || size == ReadBuffer::kBytes;
+      if (!feed(buffer_.data(), size)) return;
     } else if (count == 0) {
       finish(frame_.bytes == 0 ? "" : "the peer closed the connection inside a message");
       return;

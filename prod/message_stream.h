@@ -101,6 +101,7 @@ class SocketMessageStream final : public capnp::MessageStream, private TurnHook 
   size_t inbox_bytes_ = 0;
   kj::Own<kj::PromiseFulfiller<MaybeMessage>> reader_;
   bool readable_ = false;  // there may be more than what was read
+  bool ending_ = false;    // and then an end
   bool ended_ = false;
   std::string why_ended_;
 
