@@ -15,7 +15,7 @@ constexpr uint64_t kPairsMax = 65'536;
 constexpr uint64_t kRegionsMax = 1u << 20;
 constexpr uint64_t kPairsAt = 4096;
 constexpr uint64_t kRegionsAt = kPairsAt + kPairsMax * 8;
-constexpr uint64_t kEntryWords = 4;  // key, base, length, unused
+constexpr uint64_t kEntryWords = 4;  // key, base, length, arena
 constexpr uint64_t kBoardBytes = kRegionsAt + kRegionsMax * kEntryWords * 8;
 constexpr unsigned kSlotShift = 40;
 
@@ -39,7 +39,7 @@ Result<std::unique_ptr<SourceBoard>> SourceBoard::create(uint64_t nonce) {
   return board;
 }
 
-Result<Done> SourceBoard::publish(net::RegionId region, net::MemoryRange range) {
+Result<Done> SourceBoard::publish(net::RegionId region, net::MemoryRange range, uint64_t arena) {
   uint32_t slot = 0;
   if (!free_slots_.empty()) {
     slot = free_slots_.back();
@@ -54,6 +54,7 @@ Result<Done> SourceBoard::publish(net::RegionId region, net::MemoryRange range) 
   const uint8_t* data = memory_->data();
   word(data, entry_at(slot) + 8).store(range.address);
   word(data, entry_at(slot) + 16).store(range.length);
+  word(data, entry_at(slot) + 24).store(arena);
   word(data, entry_at(slot)).store(uint64_t{slot} << kSlotShift | region.value);
   return Done{};
 }
@@ -121,16 +122,18 @@ bool BoardView::pair_stands(const BoardPair& pair) const {
   return pair.slot < kPairsMax && word(data_, kPairsAt + pair.slot * 8).load() == pair.serial;
 }
 
-std::optional<uint64_t> BoardView::locate(uint64_t key, uint64_t offset, uint64_t length) const {
+std::optional<BoardPlace> BoardView::locate(uint64_t key, uint64_t offset, uint64_t length) const {
   const uint64_t slot = key >> kSlotShift;
   if (slot >= kRegionsMax || key == 0) return std::nullopt;
   if (word(data_, entry_at(slot)).load() != key) return std::nullopt;
-  const uint64_t base = word(data_, entry_at(slot) + 8).load();
+  BoardPlace place;
+  place.address = word(data_, entry_at(slot) + 8).load() + offset;
+  place.arena = word(data_, entry_at(slot) + 24).load();
   const uint64_t room = word(data_, entry_at(slot) + 16).load();
   // Whoever took the entry away since may have written another range over this one.
   if (word(data_, entry_at(slot)).load() != key) return std::nullopt;
   if (offset > room || length > room - offset) return std::nullopt;
-  return base + offset;
+  return place;
 }
 
 }  // namespace weightlane::prod

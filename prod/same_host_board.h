@@ -34,7 +34,8 @@ class SourceBoard {
   // kResourceExhausted. `nonce` identifies the process to whoever reads its memory.
   static Result<std::unique_ptr<SourceBoard>> create(uint64_t nonce);
 
-  Result<Done> publish(net::RegionId region, net::MemoryRange range);
+  // `arena` is the SharedArena's id that the range lies in; 0: none.
+  Result<Done> publish(net::RegionId region, net::MemoryRange range, uint64_t arena);
   void retract(net::RegionId region);
   // The region must be on the board.
   net::RemoteRegion describe(net::RegionId region) const;
@@ -59,6 +60,13 @@ class SourceBoard {
   uint64_t last_serial_ = 0;
 };
 
+// Where bytes of a region are in the peer.
+struct BoardPlace {
+  uint64_t address = 0;
+  uint64_t arena = 0;  // 0: in none
+  bool operator==(const BoardPlace&) const = default;
+};
+
 // A reader's view of a peer's board.
 class BoardView {
  public:
@@ -68,7 +76,7 @@ class BoardView {
   bool pair_stands(const BoardPair& pair) const;
   // Where [offset, offset + length) of the region is in the peer; nothing if the region isn't on
   // the board under this name, or not that long.
-  std::optional<uint64_t> locate(uint64_t key, uint64_t offset, uint64_t length) const;
+  std::optional<BoardPlace> locate(uint64_t key, uint64_t offset, uint64_t length) const;
 
  private:
   explicit BoardView(std::unique_ptr<MappedArena> arena, const uint8_t* data)

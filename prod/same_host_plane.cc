@@ -137,7 +137,9 @@ class SameHostPlane::Served {
     const std::shared_ptr<const SharedArena> arena =
         plane_->arenas_->find(remote.base, remote.length);
     if (arena != nullptr && told_.insert(arena).second) {
-      send(SameHostFrame::kArena, arena->address, arena->length, {}, arena->file.get());
+      Bytes id(sizeof arena->id);
+      std::memcpy(id.data(), &arena->id, sizeof arena->id);
+      send(SameHostFrame::kArena, arena->address, arena->length, id, arena->file.get());
     }
     return remote;
   }
@@ -309,7 +311,9 @@ void SameHostPlane::decide(const std::shared_ptr<Served>& served, uint64_t servi
 // What was registered goes on the board.
 Result<net::RegionId> SameHostPlane::published(Result<net::RegionId> region) {
   if (!region) return region;
-  const Result<Done> done = board_->publish(*region, *registry_.find(*region));
+  const net::MemoryRange range = *registry_.find(*region);
+  const std::shared_ptr<const SharedArena> arena = arenas_->find(range.address, range.length);
+  const Result<Done> done = board_->publish(*region, range, arena == nullptr ? 0 : arena->id);
   if (done) return region;
   registry_.forget(*region);
   return done.error();
@@ -366,7 +370,7 @@ struct SameHostPlane::Connecting {
         Result<std::unique_ptr<MappedArena>> arena =
             MappedArena::map(frame.a, frame.b, std::move(file));
         // What can't be mapped is read by process_vm_readv.
-        if (arena) peer.arenas.push_back(std::move(*arena));
+        if (arena) peer.arenas.emplace(arena_id(body), std::move(*arena));
         break;
       }
       case SameHostFrame::kAccepted:
@@ -494,8 +498,8 @@ std::unique_ptr<net::QueuePair> SameHostPlane::make_pair(
                                        std::move(connecting->peer), connecting->channel);
   UnixChannel::Callbacks callbacks;
   std::weak_ptr<SameHostReader> weak = reader;
-  callbacks.on_frame = [weak](const UnixFrame& frame, const Bytes&, FileDescriptor file) {
-    if (const auto alive = weak.lock()) alive->on_frame(frame, std::move(file));
+  callbacks.on_frame = [weak](const UnixFrame& frame, const Bytes& body, FileDescriptor file) {
+    if (const auto alive = weak.lock()) alive->on_frame(frame, body, std::move(file));
   };
   callbacks.on_close = [weak] {
     if (const auto alive = weak.lock()) alive->on_close();

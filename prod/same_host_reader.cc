@@ -7,6 +7,7 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "prod/copy.h"
@@ -96,12 +97,18 @@ PostResult SameHostReader::post(const net::ReadWork& work) {
   return result;
 }
 
-void SameHostReader::on_frame(const UnixFrame& frame, FileDescriptor file) {
+uint64_t arena_id(const Bytes& body) {
+  uint64_t id = 0;
+  if (body.size() == sizeof id) std::memcpy(&id, body.data(), sizeof id);
+  return id;
+}
+
+void SameHostReader::on_frame(const UnixFrame& frame, const Bytes& body, FileDescriptor file) {
   if (frame.kind != static_cast<uint32_t>(SameHostFrame::kArena)) return;
   Result<std::unique_ptr<MappedArena>> arena = MappedArena::map(frame.a, frame.b, std::move(file));
   if (!arena) return;  // its memory is read by process_vm_readv then
   std::lock_guard lock(mutex_);
-  arenas_.push_back(std::move(*arena));
+  arenas_.emplace(arena_id(body), std::move(*arena));
 }
 
 void SameHostReader::plane_gone() {
@@ -129,35 +136,35 @@ void SameHostReader::carry_out(std::unique_ptr<PendingRead> read) {
 }
 
 // Whether the READ is still allowed, and where its bytes are in the peer.
-CompletionStatus SameHostReader::still_stands(const PendingRead& read, uint64_t& address) const {
+CompletionStatus SameHostReader::still_stands(const PendingRead& read, BoardPlace& place) const {
   if (!peer_.board->pair_stands(peer_.pair) || has_ended(peer_.process)) {
     return CompletionStatus::kRetryExceeded;
   }
-  const std::optional<uint64_t> found =
+  const std::optional<BoardPlace> found =
       peer_.board->locate(read.work.from.key, read.work.from_offset, read.work.length);
   if (!found) return CompletionStatus::kRemoteAccess;
-  address = *found;
+  place = *found;
   return CompletionStatus::kSuccess;
 }
 
 CompletionStatus SameHostReader::copy(PendingRead& read, uint64_t& checksum) {
   if (queue_->given_up(read.sequence)) return CompletionStatus::kFlushed;
-  uint64_t address = 0;
-  const CompletionStatus before = still_stands(read, address);
+  BoardPlace place;
+  const CompletionStatus before = still_stands(read, place);
   if (before != CompletionStatus::kSuccess) return before;
 
-  const std::shared_ptr<const MappedArena> arena = arena_of(address, read.work.length);
+  const std::shared_ptr<const MappedArena> arena = arena_of(place);
+  const uint8_t* const mapped =
+      arena == nullptr ? nullptr : arena->at(place.address, read.work.length);
   Checksum sum;
   const CompletionStatus copied =
-      arena == nullptr ? copy_by_system(read, address, sum)
-                       : copy_mapped(read, arena->at(address, read.work.length), sum);
+      mapped == nullptr ? copy_by_system(read, place.address, sum) : copy_mapped(read, mapped, sum);
   if (copied != CompletionStatus::kSuccess) return copied;
   checksum = sum.value();
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  uint64_t same = 0;
+  BoardPlace same;
   const CompletionStatus after = still_stands(read, same);
-  if (after == CompletionStatus::kSuccess && same != address)
-    return CompletionStatus::kRemoteAccess;
+  if (after == CompletionStatus::kSuccess && same != place) return CompletionStatus::kRemoteAccess;
   return after;
 }
 
@@ -226,13 +233,11 @@ CompletionStatus SameHostReader::vm_read(uint64_t address, uint8_t* into, uint64
   return CompletionStatus::kSuccess;
 }
 
-std::shared_ptr<const MappedArena> SameHostReader::arena_of(uint64_t address,
-                                                            uint64_t length) const {
+// By id, not by address: memory that was freed and memory that came after it may share the address.
+std::shared_ptr<const MappedArena> SameHostReader::arena_of(const BoardPlace& place) const {
   std::lock_guard lock(mutex_);
-  for (const std::shared_ptr<const MappedArena>& arena : arenas_) {
-    if (arena->at(address, length) != nullptr) return arena;
-  }
-  return nullptr;
+  const auto found = arenas_.find(place.arena);
+  return place.arena == 0 || found == arenas_.end() ? nullptr : found->second;
 }
 
 }  // namespace weightlane::prod

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -21,7 +22,7 @@ namespace weightlane::prod {
 enum class SameHostFrame : uint32_t {
   kHello = 1,     // reader: a = service; body = hello
   kBoard = 2,     // source: a = address, b = length; with the descriptor
-  kArena = 3,     // source: likewise; any time
+  kArena = 3,     // source: likewise, any time; body = its id
   kAccepted = 4,  // source: a = pair slot, b = serial; body = payload
   kRefused = 5,   // source: a = ErrorCode; body = reason
 };
@@ -32,7 +33,7 @@ struct SameHostPeer {
   FileDescriptor process;  // pidfd
   std::unique_ptr<BoardView> board;
   BoardPair pair;
-  std::vector<std::shared_ptr<const MappedArena>> arenas;
+  std::map<uint64_t, std::shared_ptr<const MappedArena>> arenas;  // by the peer's ids
 };
 
 // Shared by the pair and the copies under way.
@@ -46,7 +47,7 @@ class SameHostReader final : public RegionUser,
   // On the loop's thread.
   net::PostResult post(const net::ReadWork& work);
   ReadQueue& queue() { return *queue_; }
-  void on_frame(const UnixFrame& frame, FileDescriptor file);
+  void on_frame(const UnixFrame& frame, const Bytes& body, FileDescriptor file);
   void on_close() { queue_->break_pair(); }
   // The plane goes: nothing is posted any more, and what is queued ends as flushed.
   void plane_gone();
@@ -63,8 +64,8 @@ class SameHostReader final : public RegionUser,
   net::CompletionStatus copy_by_system(PendingRead& read, uint64_t address, Checksum& sum);
   net::CompletionStatus must_stop(const PendingRead& read) const;
   net::CompletionStatus vm_read(uint64_t address, uint8_t* into, uint64_t bytes) const;
-  net::CompletionStatus still_stands(const PendingRead& read, uint64_t& address) const;
-  std::shared_ptr<const MappedArena> arena_of(uint64_t address, uint64_t length) const;
+  net::CompletionStatus still_stands(const PendingRead& read, BoardPlace& place) const;
+  std::shared_ptr<const MappedArena> arena_of(const BoardPlace& place) const;
 
   MemoryRegistry* registry_;
   HelperThreads* copies_;  // null once the plane has gone
@@ -73,11 +74,14 @@ class SameHostReader final : public RegionUser,
   std::shared_ptr<UnixChannel> channel_;
 
   mutable std::mutex mutex_;
-  std::vector<std::shared_ptr<const MappedArena>> arenas_;  // guarded by mutex_
+  std::map<uint64_t, std::shared_ptr<const MappedArena>> arenas_;  // by id; guarded by mutex_
 };
 
 std::unique_ptr<net::QueuePair> make_same_host_queue_pair(std::shared_ptr<SameHostReader> reader,
                                                           net::Capabilities capabilities);
+
+// The id in a kArena frame's body; 0 when it is none.
+uint64_t arena_id(const Bytes& body);
 
 // One read across by process_vm_readv; nothing and errno when it fails.
 std::optional<uint64_t> read_word_of(pid_t pid, uint64_t address);

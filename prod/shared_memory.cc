@@ -54,8 +54,9 @@ std::shared_ptr<const SharedArena> SharedArenas::find(uint64_t address, uint64_t
   return arena;
 }
 
-void SharedArenas::add(std::shared_ptr<const SharedArena> arena) {
+void SharedArenas::add(std::shared_ptr<SharedArena> arena) {
   std::lock_guard lock(mutex_);
+  arena->id = ++last_id_;
   const uint64_t address = arena->address;
   arenas_[address] = std::move(arena);
 }

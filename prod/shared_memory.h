@@ -20,6 +20,7 @@ namespace weightlane::prod {
 
 // One mapped memfd, as a reader needs to know it.
 struct SharedArena {
+  uint64_t id = 0;       // never 0, never the same twice in a process: addresses come back
   uint64_t address = 0;  // where this process has it
   uint64_t length = 0;   // bytes
   FileDescriptor file;   // open for reading only, sealed against shrinking
@@ -35,10 +36,11 @@ class SharedArenas {
 
  private:
   friend class SharedMemory;
-  void add(std::shared_ptr<const SharedArena> arena);
+  void add(std::shared_ptr<SharedArena> arena);
   void remove(uint64_t address);
 
   mutable std::mutex mutex_;
+  uint64_t last_id_ = 0;                                           // guarded by mutex_
   std::map<uint64_t, std::shared_ptr<const SharedArena>> arenas_;  // by address; guarded by mutex_
 };
 

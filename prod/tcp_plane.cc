@@ -99,6 +99,7 @@ flow::Task<Result<net::Connected>> connect_task(std::shared_ptr<TcpShared> share
   guard.ended();
   Result<TcpConnected> result = std::move(*outcome->value);
   if (!result) co_return result.error();
+  if (shared->sockets.stopping()) co_return Error{ErrorCode::kClosed, "the data plane was closed"};
   auto reader =
       std::make_shared<TcpReader>(shared, wake, capabilities(), std::move(result->sockets));
   const Result<Done> running = reader->start();

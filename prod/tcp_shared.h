@@ -25,6 +25,10 @@ class TcpSockets {
     std::lock_guard lock(mutex_);
     sockets_.erase(socket);
   }
+  bool stopping() {
+    std::lock_guard lock(mutex_);
+    return stopping_;
+  }
   void stop_all() {
     std::lock_guard lock(mutex_);
     stopping_ = true;

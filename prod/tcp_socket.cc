@@ -15,6 +15,7 @@ namespace weightlane::prod {
 namespace {
 
 constexpr uint64_t kBlobPiece = 64 * 1024;
+constexpr int kRequestBuffer = 200 * 1024;
 constexpr int kDeadPeerMs = 10'000;  // bytes unacknowledged for so long: the peer's host is gone
 
 void set_option(int fd, int level, int name, int value) {
@@ -40,6 +41,8 @@ Result<std::shared_ptr<TcpSocket>> TcpSocket::create(int family) {
   if (!fd) {
     return Error{ErrorCode::kResourceExhausted, std::string("no socket: ") + std::strerror(errno)};
   }
+  // A reader's requests never wait: 64 of them fit, each with the kernel's overhead.
+  set_option(fd.get(), SOL_SOCKET, SO_SNDBUF, kRequestBuffer);
   return std::make_shared<TcpSocket>(std::move(fd));
 }
 

@@ -254,6 +254,35 @@ TEST(SameHostPlane, GarbageOnItsSocketClosesThatConnection) {
   acceptor.pairs.clear();
 }
 
+TEST(SameHostPlane, MemoryThatComesBackAtAnOldAddressIsNotTheOldOne) {
+  EventLoop loop;
+  SharedArenas arenas;
+  std::unique_ptr<SameHostPlane> source = make_plane(loop, &arenas);
+  std::unique_ptr<SameHostPlane> reader = make_plane(loop, &arenas);
+  KeepingAcceptor acceptor;
+  TestLink link(loop);
+  ASSERT_TRUE(connect_link(loop, *reader, *source->listen(&acceptor), link).ok());
+  Registered into(loop, *reader, 65536);
+  for (int round = 1; round < 8; ++round) {
+    SharedMemory memory = std::move(*SharedMemory::allocate(arenas, 65536));
+    std::memset(memory.data(), round, memory.size());
+    net::MemoryRange range;
+    range.address = reinterpret_cast<uint64_t>(memory.data());
+    range.length = memory.size();
+    const net::RegionId region = *loop.run(source->register_memory(range));
+    const net::RemoteRegion remote = acceptor.pairs.back()->describe(region);
+    if (round % 2 == 0) run_for(loop, millis(5));  // the new arena has arrived, or not yet
+    ASSERT_EQ(link.pair->post_read(work_of(into, remote, 65536)), net::PostResult::kPosted);
+    const std::optional<net::Completion> completion = next_of(loop, link);
+    ASSERT_TRUE(completion.has_value());
+    ASSERT_EQ(completion->status, net::CompletionStatus::kSuccess);
+    EXPECT_EQ(std::count(into.data.begin(), into.data.end(), static_cast<uint8_t>(round)), 65536);
+    loop.run(source->deregister(region));
+  }
+  EXPECT_TRUE(destroy_link(loop, link));
+  acceptor.pairs.clear();
+}
+
 TEST(SharedMemory, IsFoundByAddressUntilItIsFreed) {
   SharedArenas arenas;
   Result<SharedMemory> memory = SharedMemory::allocate(arenas, 100'000);
