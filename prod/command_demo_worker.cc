@@ -40,7 +40,6 @@ constexpr Nanos kUpdateWithin = seconds(60);  // one call
 constexpr Nanos kGiveUp = seconds(90);        // all calls of one update
 constexpr Nanos kTellEvery = millis(100);
 constexpr Nanos kLookEvery = millis(1);
-constexpr uint64_t kSliceBytesMax = 4 << 20;
 
 // Events, from several threads, one a line.
 class Events {
@@ -194,11 +193,8 @@ Result<Done> DemoWorkerCommand::prepare() {
     Result<Done> loaded = demo_load(shard_, memory());
     if (!loaded) return loaded;
   }
-  ros::OpenOptions open = open_options(peer_, peer_.model, ShardIndex{index_}, shards_);
-  // Small enough that there is a half-way to see, and the same in all processes.
-  open.timing.slice_bytes =
-      std::clamp<uint64_t>(shard_.bytes / 32 / 4096 * 4096, 4096, kSliceBytesMax);
-  open.timing.window_bytes = open.timing.slice_bytes * 8;
+  const ros::OpenOptions open =
+      open_options(peer_, peer_.model, ShardIndex{index_}, shards_, shard_.bytes);
   Result<std::unique_ptr<WorkerHandle>> handle = worker_->open(open, kOpenWithin);
   if (!handle) return handle.error();
   handle_ = std::move(*handle);

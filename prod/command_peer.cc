@@ -3,6 +3,9 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdio>
+
 #include "prod/event_loop.h"
 #include "prod/log.h"
 #include "prod/rpc.h"
@@ -24,10 +27,33 @@ void declare_peer(CLI::App* app, PeerOptions* options) {
   app->add_option("--data-host", options->data_host,
                   "numeric address of this host that readers connect to")
       ->type_name("HOST");
+  app->add_option("--port-range", options->port_range,
+                  "readers connect to a port of this range and to no other")
+      ->type_name("FIRST-LAST");
   app->add_flag("--checksums", options->checksums,
                 "checksums end to end; for publisher and readers alike");
   app->add_flag("--verbose", options->verbose, "log what happens, to stderr");
 }
+
+namespace {
+
+Result<Done> parse_ports(PeerOptions* options) {
+  if (options->port_range.empty()) return Done{};
+  unsigned first = 0;
+  unsigned last = 0;
+  int end = 0;
+  const int count = std::sscanf(options->port_range.c_str(), "%5u-%5u%n", &first, &last, &end);
+  if (count != 2 || static_cast<size_t>(end) != options->port_range.size() || first == 0 ||
+      last > 65535 || first > last) {
+    return Error{ErrorCode::kInvalidArgument, "--port-range '" + options->port_range +
+                                                  "' is no range of ports; write 7500-7599"};
+  }
+  options->port_first = static_cast<uint16_t>(first);
+  options->port_last = static_cast<uint16_t>(last);
+  return Done{};
+}
+
+}  // namespace
 
 Result<Done> complete_peer(PeerOptions* options, const std::string& default_replica) {
   if (options->replica.empty()) {
@@ -35,6 +61,7 @@ Result<Done> complete_peer(PeerOptions* options, const std::string& default_repl
   }
   Result<Done> done = check_name("--model", options->model);
   if (done.ok()) done = check_name("--replica", options->replica);
+  if (done.ok()) done = parse_ports(options);
   return done;
 }
 
@@ -50,12 +77,14 @@ Result<std::unique_ptr<Worker>> start_worker(const PeerOptions& options, Log* lo
   worker.log = log;
   worker.transport = options.transport;
   worker.data_host = options.data_host;
+  worker.port_first = options.port_first;
+  worker.port_last = options.port_last;
   worker.observer = observer;
   return Worker::start(worker);
 }
 
 ros::OpenOptions open_options(const PeerOptions& options, const std::string& model,
-                              ShardIndex shard, uint32_t num_shards) {
+                              ShardIndex shard, uint32_t num_shards, uint64_t bytes) {
   ros::OpenOptions open;
   open.model = model;
   open.replica = options.replica;
@@ -63,6 +92,14 @@ ros::OpenOptions open_options(const PeerOptions& options, const std::string& mod
   open.num_shards = num_shards;
   open.servers = {options.server};
   open.timing.checksums = options.checksums;
+  // A reader learns that bytes are proven up to two windows after they have come, and only then may
+  // the next one in a chain have them. So a window is a small part of the shard: whatever the speed
+  // of the links, each reader of a chain then adds a few per cent of one transfer.
+  constexpr uint64_t kPage = 4096;
+  const uint64_t slice = bytes / 256 / kPage * kPage;
+  open.timing.slice_bytes = std::clamp<uint64_t>(slice, kPage * 16, open.timing.slice_bytes);
+  open.timing.window_bytes =
+      std::clamp<uint64_t>(bytes / 64, open.timing.slice_bytes * 4, open.timing.window_bytes);
   return open;
 }
 

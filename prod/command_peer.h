@@ -19,6 +19,9 @@ struct PeerOptions {
   std::string replica;  // empty: made from host and process
   std::string transport = "auto";
   std::string data_host;
+  std::string port_range;
+  uint16_t port_first = 0;  // of port_range, by complete_peer
+  uint16_t port_last = 0;
   bool checksums = false;
   bool verbose = false;
 };
@@ -33,8 +36,9 @@ Log::Options peer_log_options(const PeerOptions& options);
 // `log` outlives the worker; so does `observer`, which may be null.
 Result<std::unique_ptr<Worker>> start_worker(const PeerOptions& options, Log* log,
                                              ros::HandleObserver* observer);
+// `bytes`: of the shard; decides how its stream is cut, so both sides must give the same.
 ros::OpenOptions open_options(const PeerOptions& options, const std::string& model,
-                              ShardIndex shard, uint32_t num_shards);
+                              ShardIndex shard, uint32_t num_shards, uint64_t bytes);
 
 // The one tensor of a layout's model (prod/layout_model.h).
 ros::TensorSpec header_tensor(uint8_t* memory, uint64_t bytes);

@@ -132,14 +132,16 @@ Result<Done> PublishCommand::load(Part& part) {
 Result<Done> PublishCommand::publish(Part& part) {
   const VersionId version{version_};
   progress_.show("publishing " + part.path);
-  const auto open = [&](const std::string& model, ShardIndex shard, uint32_t shards) {
-    return worker_->open(open_options(peer_, model, shard, shards), kOpenWithin);
+  const auto open = [&](const std::string& model, ShardIndex shard, uint32_t shards,
+                        uint64_t bytes) {
+    return worker_->open(open_options(peer_, model, shard, shards, bytes), kOpenWithin);
   };
   // The weights' handle first: whether this shard is somebody else's is known by its name.
-  Result<std::unique_ptr<WorkerHandle>> handle = open(peer_.model, part.shard, shards_);
+  Result<std::unique_ptr<WorkerHandle>> handle =
+      open(peer_.model, part.shard, shards_, part.layout.data_bytes);
   if (!handle) return handle.error();
   part.handle = std::move(*handle);
-  handle = open(layout_model(peer_.model, part.shard), ShardIndex{0}, 1);
+  handle = open(layout_model(peer_.model, part.shard), ShardIndex{0}, 1, part.header.size());
   if (!handle) return handle.error();
   part.layout_handle = std::move(*handle);
 

@@ -164,7 +164,7 @@ Result<std::string> PullCommand::receive_header(const std::string& model, uint64
   Result<SharedMemory> memory = worker_->allocate(bytes);
   if (!memory) return memory.error();
   Result<std::unique_ptr<WorkerHandle>> handle =
-      worker_->open(open_options(peer_, model, ShardIndex{0}, 1), kOpenWithin);
+      worker_->open(open_options(peer_, model, ShardIndex{0}, 1, bytes), kOpenWithin);
   if (!handle) return handle.error();
   Result<Done> registered = (*handle)->register_tensors({header_tensor(memory->data(), bytes)});
   if (!registered) return registered.error();
@@ -231,8 +231,8 @@ Result<Done> PullCommand::prepare(Part& part) {
   Result<SharedMemory> data = worker_->allocate(part.layout.data_bytes);
   if (!data) return data.error();
   part.data.emplace(std::move(*data));
-  Result<std::unique_ptr<WorkerHandle>> handle =
-      worker_->open(open_options(peer_, peer_.model, part.shard, shards_), kOpenWithin);
+  Result<std::unique_ptr<WorkerHandle>> handle = worker_->open(
+      open_options(peer_, peer_.model, part.shard, shards_, part.layout.data_bytes), kOpenWithin);
   if (!handle) return handle.error();
   part.handle = std::move(*handle);
   return part.handle->register_tensors(tensors_of(part.layout.tensors, part.data->data()));

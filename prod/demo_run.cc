@@ -39,7 +39,8 @@ struct Member {
   bool ready = false;
   bool owes = false;  // an answer to the command of this phase
   bool gone = false;  // killed and not started again
-  std::string name;   // "rollout-0/1"
+  uint64_t verified_version = 0;
+  std::string name;  // "rollout-0/1"
 };
 
 class DemoRun {

@@ -36,6 +36,8 @@ class WrongArguments(Case):
         self.check(["pull", "--server", "127.0.0.1:1", "--model", "a b", "--out", self.path("x")], "model", "without blanks")
         self.check(["publish", "--server", "127.0.0.1:1", "--model", "m", "--version", "latest", model], "--version")
         self.check(["publish", "--server", "127.0.0.1:1", "--model", "m", "--version", "-1", model], "--version")
+        self.check(["publish", "--server", "127.0.0.1:1", "--model", "m", "--version", "1", "--port-range", "9-8", model],
+                   "--port-range '9-8'", "7500-7599")
         self.check(["demo", "--size", "lots"], "'lots' is no size", "64MiB")
         self.check(["demo", "--size", "-5"], "--size")
         self.check(["demo", "--transport", "pigeon"], "pigeon")
