@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "sim/data_plane.h"
 #include "sim/hash.h"
 
 namespace weightlane::sim {
@@ -167,6 +168,7 @@ void Checkers::memory_laid_out(WorkerId worker, std::vector<TensorRow> rows, uin
   View& view = views_[worker.value];
   view.rows = std::move(rows);
   view.granules = granules;
+  view.control = {};
   view.stamp = {};
   view.proven = 0;
   view.in_call = false;
@@ -187,6 +189,7 @@ void Checkers::will_publish(WorkerId worker, PublicationId publication, VersionI
 void Checkers::handle_gone(WorkerId worker) {
   View& view = views_[worker.value];
   view.server_lost = false;
+  view.control = {};
   view.stamp = {};
   view.proven = 0;
   view.in_call = false;
@@ -260,6 +263,24 @@ void Checkers::on_crashed(Nanos, HostId host, uint32_t life) {
   is_paused_[host.value] = false;
   paused_[host.value] = kZeroNanos;
   if (story_ != nullptr) story(host, "crashed", "life " + std::to_string(life));
+}
+
+void Checkers::on_word_stored(Nanos, HostId host, net::RegionId region, uint32_t index,
+                              uint64_t value) {
+  if (index != 0 || value == 0) return;
+  for (View& view : views_) {
+    if (view.host == host && view.stamp.value == value) {
+      if (view.control.value == 0) view.control = region;  // later: the digests' own stamp word
+    }
+  }
+}
+
+void Checkers::check_control(const View& view, const char* call) {
+  if (view.control.value == 0 || !world_.host(view.host).alive()) return;
+  SimDataPlane& data = world_.host(view.host).sim_data();
+  if (data.find(view.control) == nullptr || data.load_word(view.control, 0) == 0) return;
+  violate("P2", view.name + ": " + call +
+                    " has handed the memory back, but its control block still shows a stamp");
 }
 
 void Checkers::on_started(Nanos, HostId host, uint32_t life) {
@@ -456,6 +477,7 @@ void Checkers::handle_call_ended(View& view, CallNumber number, net::CallKind ki
                       ", but its stamp for " + describe(view.content) + " still stands");
     return;
   }
+  if (!ok || kind == net::CallKind::kUnpublish) check_control(view, call_kind_name(kind));
   if (kind == net::CallKind::kUnpublish && view.stamp.value != 0) {
     violate("P2", view.name + ": unpublish handed the memory back with its stamp still valid");
     return;
@@ -484,7 +506,11 @@ void Checkers::handle_call_ended(View& view, CallNumber number, net::CallKind ki
 
 void Checkers::check_same_outcome(View& view, CallRecord& call, bool ok, ErrorCode code,
                                   net::Content content) {
-  if (!ok && is_lonely(code)) return;
+  if (!ok && is_lonely(code)) {
+    call.lonely = true;
+    return;
+  }
+  if (ok && content.id.value != 0) check_poisoned(view, call.number);
   if (!call.settled) {
     call.settled = true;
     call.ok = ok;
@@ -497,6 +523,18 @@ void Checkers::check_same_outcome(View& view, CallRecord& call, bool ok, ErrorCo
   violate("P3", view.name + ": call " + std::to_string(call.number.value) + " ended with " +
                     (ok ? describe(content) : error_code_name(code)) + ", on another shard with " +
                     (call.ok ? describe(call.content) : error_code_name(call.code)));
+}
+
+// Where one shard held what another had lost, the call after it must fail everywhere.
+void Checkers::check_poisoned(const View& view, CallNumber number) {
+  for (const CallRecord& before : replicas_[view.replica].calls) {
+    if (before.group != view.group || before.number.value + 1 != number.value) continue;
+    if (!before.lonely || !before.settled || !before.ok) continue;
+    violate("P3", view.name + ": call " + std::to_string(number.value) +
+                      " succeeded, but in call " + std::to_string(before.number.value) +
+                      " one shard had lost what another held");
+    return;
+  }
 }
 
 // ---------------------------------------------------------------- the server's side: P4, P7, P10

@@ -112,6 +112,8 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
 
   // ---- WorldObserver
   void on_crashed(Nanos at, HostId host, uint32_t life) override;
+  void on_word_stored(Nanos at, HostId host, net::RegionId region, uint32_t index,
+                      uint64_t value) override;
   void on_started(Nanos at, HostId host, uint32_t life) override;
   void on_paused(Nanos at, HostId host) override;
   void on_resumed(Nanos at, HostId host) override;
@@ -143,6 +145,7 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
     std::vector<TensorRow> rows;
     uint64_t granules = 0;
     Stamp stamp;
+    net::RegionId control;  // whose word 0 was given this stamp
     net::Content content;
     uint64_t proven = 0;    // granules
     bool received = false;  // what `content` names came by READs, not from the application
@@ -169,6 +172,7 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
     CallNumber number;
     uint32_t sealed = 0;  // masks of shards
     uint32_t ended = 0;
+    bool lonely = false;   // a shard failed alone
     bool settled = false;  // an outcome that must be the same for all is known
     bool ok = false;
     ErrorCode code = ErrorCode::kInvalidArgument;
@@ -193,6 +197,8 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
   void handle_proven(View& view, Stamp stamp, net::Content content, uint64_t proven);
 
   CallRecord& record(View& view, CallNumber number);
+  // P2: the word that readers look at says nothing any more.
+  void check_control(const View& view, const char* call);
   bool check_granules(const View& view, net::Content content, uint64_t from, uint64_t to,
                       const char* when);
   bool tag_fits(const View& view, net::Content content, uint64_t tag, uint64_t place);
@@ -200,6 +206,7 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
                           net::Content content);
   void check_drained(const View& view);
   void check_session(const net::RequestHeader& header);
+  void check_poisoned(const View& view, CallNumber number);
   void check_feeding(const ros::Directory& directory);
   uint64_t directory_digest(const ros::Directory& directory) const;
   Replica* replica_named(std::string_view name);

@@ -97,7 +97,8 @@ void draw_timing(Dice& dice, Plan& plan) {
                       &handle.rpc_retry_max, &handle.rpc_attempt, &handle.server_lost}) {
     *span = *span / divide;
   }
-  if (dice.percent(30)) server.drain = dice.log(millis(100), server.drain);
+  // Short drains fence readers in the middle of their work.
+  if (dice.percent(40)) server.drain = dice.log(millis(2), server.drain);
   if (dice.percent(30)) handle.stall = dice.log(handle.stall / 4, handle.stall * 2);
   if (dice.percent(20)) handle.connect = dice.log(handle.connect / 8, handle.connect);
   handle.progress_poll = dice.log(micros(200), millis(4));
@@ -344,8 +345,8 @@ Plan draw_plan(Scenario scenario, uint64_t seed) {
   draw_speed(dice, plan);
   draw_habits(dice, plan);
   plan.server_crashes = dice.percent(8) ? 1 : 0;
-  plan.core_all = dice.percent(60);
-  plan.world.data.fences = !dice.percent(10);
+  plan.core_all = dice.percent(50);
+  plan.world.data.fences = !dice.percent(25);
   plan.world.control.drop_first_replies = dice.percent(5);
   ChoiceSource swarm(seed);
   plan.world.faults = draw_swarm(swarm, plan.handle.checksums);

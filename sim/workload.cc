@@ -48,6 +48,8 @@ Workload::Workload(World* world, Checkers* checkers, const Plan* plan)
   const Nanos retry = world->config().data.retry_nominal * world->config().data.retry_spread;
   bound_ = server.lease + server.drain + handle.stall + transfer * 2 + handle.quarantine + retry +
            handle.connect + handle.server_lost + handle.rpc_attempt + kSlack;
+  // Until the server's answer or its loss, and then the drain.
+  hand_back_bound_ = server.drain + handle.server_lost + handle.rpc_attempt * 2 + kSlack;
 }
 
 void Workload::start() {

@@ -161,7 +161,8 @@ class Workload final : public HostDirector {
   uint64_t scribbles_ = 0;
   uint32_t trainers_left_ = 0;
   Nanos followed_at_{0};
-  Nanos bound_{0};
+  Nanos bound_{0};            // of a call, apart from its own time-out
+  Nanos hand_back_bound_{0};  // P2
 };
 
 }  // namespace weightlane::sim

@@ -40,8 +40,7 @@ VersionId Workload::version_for(const Worker& worker, CallNumber number) {
     own_last = known.version;
   }
   VersionId version{highest_version_};
-  const bool again =
-      own_last.value != 0 && shared_draw(*plan_, worker.replica, number, 1) % 12 == 0;
+  const bool again = own_last.value != 0 && shared_draw(*plan_, worker.replica, number, 1) % 6 == 0;
   if (again) {
     version = own_last;
   } else if (own_last.value == highest_version_) {
@@ -267,7 +266,7 @@ flow::Task<void> Workload::publish(Workload* self, Worker* worker, ros::ShardHan
 flow::Task<void> Workload::unpublish(Workload* self, Worker* worker, ros::ShardHandle* handle,
                                      Step step) {
   const VersionId held = handle->holds().value_or(VersionId{});
-  self->checkers_->call_began(worker->id, "unpublish", self->bound_);
+  self->checkers_->call_began(worker->id, "unpublish", self->hand_back_bound_);
   const Result<Done> handed_back = co_await handle->unpublish();
   self->checkers_->call_ended(worker->id);
   if (handle->state() == ros::HandleState::kPoisoned) co_return;
