@@ -213,7 +213,6 @@ void Reader::post_look() {
   ++outstanding_;
   look_under_way_ = true;
   look_covers_ = completed_;
-  if (WL_BUG(kProvenEarly)) look_covers_ = next_to_post_;
 }
 
 bool Reader::take_completions(ReadOutcome& outcome) {
@@ -277,6 +276,7 @@ bool Reader::look_completed(ReadOutcome& outcome) {
     outcome = failed("source " + assigned_.source.replica + " took its memory back");
     return false;
   }
+  if (WL_BUG(kProvenEarly)) look_covers_ = next_to_post_;
   seal(look_covers_);
   // `proven` never retracts under one stamp; this value is the source's word, and counts once the
   // next look is sealed too.

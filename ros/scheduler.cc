@@ -155,7 +155,8 @@ void Scheduler::assign(Publication& reader, ShardIndex shard, Publication& sourc
   if (holding.avoid == source.group->id) directory_.observer_->on_probe(probes::kRetriedSame);
   directory_.observer_->on_assigned(reader.group->replica, source.group->replica, shard,
                                     reader.content->content);
-  const ContentEntry& content = WL_BUG(kPerShardDecision) ? *source.content : *reader.content;
+  const bool any_content = WL_BUG(kPerShardDecision) || WL_BUG(kResumeOther);
+  const ContentEntry& content = any_content ? *source.content : *reader.content;
   directory_.send(*client, net::AssignedEvent{reader.number,
                                               id,
                                               content.content,
@@ -178,6 +179,14 @@ bool Scheduler::serve_reroute(Publication& reader) {
           });
       if (mixed) directory_.observer_->on_probe(probes::kMixedSources);
       continue;
+    }
+    if (WL_BUG(kResumeOther)) {
+      Publication* other = nullptr;
+      for (auto& [key, entry] : directory_.contents_)
+        if (entry.content.version == reader.content->content.version && other == nullptr)
+          other = choose(*reader.group, &reader, entry, {shard});
+      if (other != nullptr) assign(reader, {shard}, *other);
+      if (other != nullptr) continue;
     }
     waiting = true;
     if (reader.shards[shard].retry_at > now_)
@@ -242,7 +251,7 @@ bool Scheduler::eligible(const Publication& candidate, const Group& group,
   }
   if (candidate.complete) return true;
   if (!pipelining || !candidate.receiving) return false;
-  if (chain_length(candidate) == kUnrooted) return false;
+  if (chain_length(candidate) == kUnrooted && !WL_BUG(kCycle)) return false;
   return reader == nullptr || WL_BUG(kCycle) || !reads_from(candidate, *reader);
 }
 
