@@ -215,6 +215,20 @@ TEST(Reroute, NeverFromWhoeverItFeeds) {
   EXPECT_EQ(only<net::AssignedEvent>(r1.news()).source.incarnation, trainer.who);
 }
 
+// FieldReport8_: a worker restarted at the same address must not be sent to itself.
+TEST(Sources, FieldReport8_NeverOneself) {
+  Desk desk;
+  Member trainer = desk.publisher("trainer", 1);
+  trainer.replicate(exact(1));  // not even a live one that asks for what it has
+  EXPECT_THAT(all_of<net::AssignedEvent>(trainer.news()), IsEmpty());
+  desk.pass(seconds(11), {});  // killed
+  Member again = desk.open("trainer");
+  again.replicate(latest());
+  EXPECT_THAT(again.news(), IsEmpty());
+  Member other = desk.publisher("other", 1);
+  EXPECT_EQ(only<net::AssignedEvent>(again.news()).source.incarnation, other.who);
+}
+
 // ---------------------------------------------------------------- losing a source or a reader
 
 TEST(Loss, OfASourceMovesItsReaders) {

@@ -418,10 +418,11 @@ TEST(Reader, ASourceThatIsNotReadyYetIsAskedAgain) {
   EXPECT_EQ(world.finish().kind, net::ReleaseKind::kComplete);
 }
 
-TEST(Reader, ARefusalThatStaysIsAFailure) {
+// FieldReport12_: the server's table names a process that is not there any more.
+TEST(Reader, FieldReport12_IdentityIsVerifiedAtConnect) {
   World world;
   world.publish();
-  world.start(Incarnation{6});  // FieldReport12_: identity is verified at connect
+  world.start(Incarnation{6});
   const ReadOutcome outcome = world.finish(seconds(5));
   EXPECT_EQ(outcome.kind, net::ReleaseKind::kFailed);
   EXPECT_THAT(outcome.reason, HasSubstr("restarted"));
