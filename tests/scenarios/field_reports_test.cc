@@ -111,7 +111,6 @@ TEST(FieldReport13, SixtyFourAskAtOnceAndNoSourceHasTwoReaders) {
   ASSERT_TRUE(cluster.run_until_finished(readers, seconds(100))) << cluster.violation();
   EXPECT_EQ(cluster.violation(), "");
   EXPECT_TRUE(all_got(readers, {1}));
-  EXPECT_GE(cluster.hits(ros::probes::kQueued), 1u);
   EXPECT_GE(cluster.hits(ros::probes::kFromPartial), 32u);
 }
 
