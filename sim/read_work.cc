@@ -1,7 +1,4 @@
 // One READ on its way: when its pieces are executed and placed, and what can happen to it instead.
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 
 #include "sim/data_plane.h"
@@ -16,7 +13,7 @@ constexpr uint64_t kFlowBytes = 4096;        // smaller READs take no share of t
 constexpr int64_t kSmallTransmission = 100;  // ns
 constexpr SpanRange kDuplicateDelay{micros(1), millis(10)};
 constexpr SpanRange kGoodputNilSpan{seconds(1), seconds(60)};
-constexpr SpanRange kLateLanding{micros(1), millis(10)};
+constexpr SpanRange kLateLanding{micros(1), micros(100)};
 constexpr uint32_t kSlowLeast = 10;
 constexpr uint32_t kSlowMost = 1000;
 
@@ -492,6 +489,7 @@ bool QueuePairState::execute_units(Work& work, Piece& piece) {
     }
   }
   if (piece.executed < 255) ++piece.executed;
+  if (world().host(source).life() != source_life) work.fault = Fault::kRestartReuse;  // F11
   ++world().mutable_counts().executions;
   world().event(EventKind::kReadExecuted, source, id.value, address + piece.first * unit,
                 hash.value());
@@ -561,20 +559,12 @@ bool QueuePairState::land(Work& work, Piece& piece) {
   return true;
 }
 
+// Of what memory shows at the completion: the one thing that sees F20.
 uint64_t QueuePairState::checksum_of(const Work& work) const {
-  const Region* into = world().host(reader).sim_data().find(work.read.into);
+  const SimDataPlane& plane = world().host(reader).sim_data();
+  const Region* into = plane.find(work.read.into);
   if (into == nullptr) return 0;
-  if (work.fault != Fault::kNotVisible) {
-    return world().host(reader).sim_data().checksum_of(*into, work.read.into_offset,
-                                                       work.read.length);
-  }
-  // What passed by the NIC, though it isn't in memory yet.
-  if (world().config().data.real_bytes && !into->is_words) {
-    return XXH3_64bits(work.real.data(), work.units * sizeof(GranuleBytes));
-  }
-  RollingHash hash;
-  for (uint32_t i = 0; i < work.units; ++i) hash.add(work.values[i]);
-  return hash.value();
+  return plane.checksum_of(*into, work.read.into_offset, work.read.length);
 }
 
 }  // namespace weightlane::sim

@@ -2,8 +2,6 @@
 // on what else was armed.
 #include "sim/timer_queue.h"
 
-#include <algorithm>
-
 namespace weightlane::sim {
 
 void TimerQueue::sift_up(size_t at, Entry entry) {
@@ -18,14 +16,21 @@ void TimerQueue::sift_up(size_t at, Entry entry) {
 
 void TimerQueue::sift_down(size_t at, Entry entry) {
   const size_t size = heap_.size();
-  // The hole sinks to a leaf along the smallest children, and the entry rises from there: it came
-  // from the bottom.
-  for (size_t child = at * 4 + 1; child < size; child = at * 4 + 1) {
-    const size_t end = std::min(child + 4, size);
+  // The hole sinks to a leaf along the smallest children, chosen without branches, and the entry
+  // rises from there: it came from the bottom.
+  const auto lesser = [this](size_t a, size_t b) {
+    return a + (b - a) * static_cast<size_t>(heap_[b].before(heap_[a]));
+  };
+  size_t child = at * 4 + 1;
+  while (child + 3 < size) {
+    const size_t least = lesser(lesser(child, child + 1), lesser(child + 2, child + 3));
+    put(at, heap_[least]);
+    at = least;
+    child = at * 4 + 1;
+  }
+  if (child < size) {
     size_t least = child;
-    for (size_t other = child + 1; other < end; ++other) {
-      least = heap_[other].before(heap_[least]) ? other : least;
-    }
+    for (size_t next = child + 1; next < size; ++next) least = lesser(least, next);
     put(at, heap_[least]);
     at = least;
   }

@@ -211,6 +211,7 @@ void World::mend(CutId id) {
 }
 
 void World::heal() {
+  if (healed_) return;
   healed_ = true;
   network_.mend_all();
   event(EventKind::kFault, kWorldHost, 0, 0, 8);

@@ -384,6 +384,7 @@ TEST(DataPlane, ARestartThatReusesNamesGivesOtherBytesWithSuccess) {  // F11
   ASSERT_TRUE(p.run(read_one_more(&p, 1)));
   EXPECT_EQ(p.reader.statuses(), "SUCCESS SUCCESS");
   EXPECT_EQ(p.reader.tag(1), 701u);
+  EXPECT_EQ(p.world.fault_hits().at(Fault::kRestartReuse, WorkOutcome::kFullySuccess), 1u);
   other.crash(CrashKind::kMemoryFirst);
   p.source_host.crash(CrashKind::kMemoryFirst);
 }
