@@ -507,7 +507,8 @@ void Checkers::handle_call_ended(View& view, CallNumber number, net::CallKind ki
 void Checkers::check_same_outcome(View& view, CallRecord& call, bool ok, ErrorCode code,
                                   net::Content content) {
   if (!ok && is_lonely(code)) {
-    call.lonely = true;
+    // ServerLost says nothing of the others, and may be of a server before this one.
+    call.lonely = call.lonely || code == ErrorCode::kReplicaLost;
     return;
   }
   if (ok && content.id.value != 0) check_poisoned(view, call.number);

@@ -232,6 +232,10 @@ int run_main(int count, char** words) {
 #endif
   bugs->footer("example: weightlane-sim bugs --seeds 1000 --jobs 2");
 
+  if (count > 1 && words[1][0] != '-' && app.get_subcommand_no_throw(words[1]) == nullptr) {
+    return complain("no command '" + std::string(words[1]) +
+                    "'; there are: run, replay, record, probes, bugs");
+  }
   try {
     app.parse(count, words);
   } catch (const CLI::CallForHelp& help) {
