@@ -193,9 +193,15 @@ bool Scheduler::serve_reroute(Publication& reader) {
       directory_.note_deadline(reader.shards[shard].retry_at);
   }
   if (!waiting) return true;
-  // Nobody has the rest. One lease of grace: the holder may be on its way back.
+  // Whoever has the rest, or will have it, is busy: wait for it. Nobody: one lease of grace, since
+  // the holder may be on its way back.
   const Nanos since = reader.content->no_copy_since;
   if (since == kForever) return false;
+  ++directory_.choices_;
+  for (const Publication* other : reader.content->publications) {
+    if (other == &reader || other->hidden || chain_length(*other) == kUnrooted) continue;
+    if (!reads_from(*other, reader)) return false;
+  }
   const Nanos grace = since + directory_.options_.lease;
   if (now_ < grace) {
     directory_.note_deadline(grace);
