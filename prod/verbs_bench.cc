@@ -194,7 +194,7 @@ Result<double> ib_read_bw(const VerbsDevice& device, uint64_t bytes, Shape shape
                           std::to_string(shape.size) + " -t " + std::to_string(shape.depth) +
                           " -o 16 -n " + std::to_string(count);
   const std::string command =
-      "for try in 1 2 3 4 5; do port=$((20000 + ($$ + try * 131) % 10000)); " + one +
+      "for try in $(seq 15); do port=$((20000 + ($$ + try * 131) % 10000)); " + one +
       " >/dev/null 2>&1 & server=$!; for wait in 1 2 3 4 5 6 7 8 9 10; do sleep 0.2; out=$(" + one +
       " " + device.ip_address() +
       " 2>/dev/null); case $out in *MsgRate*) break;; esac; kill -0 $server 2>/dev/null || break; "
