@@ -188,6 +188,7 @@ Result<Done> DemoRun::start_member(Member& member) {
   if (!process) return process.error();
   member.process = std::move(*process);
   member.ready = false;
+  member.owes = false;
   view(member) = DemoShardView{};
   view(member).total_bytes = is_trainer(member) ? 0 : model_[member.shard].bytes;
   return Done{};
