@@ -30,7 +30,7 @@ constexpr std::array kRegistry = {
     Registered{PlantedBug::kSkipSeal, "skip-seal",
                "data is accepted without reading the block again", Scenario::kDefault},
     Registered{PlantedBug::kIgnoreStamp, "ignore-stamp",
-               "the block is read again, its stamp not compared", Scenario::kReuse},
+               "the block is read again, its stamp not compared", Scenario::kDefault},
     Registered{PlantedBug::kProvenEarly, "proven-early",
                "proven advances before the READs completed", Scenario::kDefault},
     Registered{PlantedBug::kStampKept, "stamp-kept",

@@ -232,9 +232,16 @@ int run_main(int count, char** words) {
 #endif
   bugs->footer("example: weightlane-sim bugs --seeds 1000 --jobs 2");
 
-  if (count > 1 && words[1][0] != '-' && app.get_subcommand_no_throw(words[1]) == nullptr) {
-    return complain("no command '" + std::string(words[1]) +
-                    "'; there are: run, replay, record, probes, bugs");
+  if (count > 1 && words[1][0] != '-') {
+    std::string known;
+    bool found = false;
+    for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+      known += (known.empty() ? "" : ", ") + command->get_name();
+      found = found || command->get_name() == words[1];
+    }
+    if (!found) {
+      return complain("no command '" + std::string(words[1]) + "'; there are: " + known);
+    }
   }
   try {
     app.parse(count, words);

@@ -350,8 +350,6 @@ Plan draw_plan(Scenario scenario, uint64_t seed) {
   plan.world.control.drop_first_replies = dice.percent(5);
   ChoiceSource swarm(seed);
   plan.world.faults = draw_swarm(swarm, plan.handle.checksums);
-  // F20 escapes checksums here: the simulated completion sums what passed by the NIC.
-  plan.world.faults.set(Fault::kNotVisible, 0);
   const bool quiet = plan.world.faults == FaultRates{};
   if (quiet) no_faults(plan);
   shape(plan);
