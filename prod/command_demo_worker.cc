@@ -61,8 +61,10 @@ class Striker final : public ros::HandleObserver {
  public:
   Striker(Events* events, std::string own_name) : events_(events), own_name_(std::move(own_name)) {}
 
-  void arm(int signal, std::map<std::string, pid_t> victims) {
+  // `token`: a file, if not empty; of several who are armed, the one that removes it strikes.
+  void arm(int signal, std::map<std::string, pid_t> victims, std::string token) {
     const std::lock_guard<std::mutex> lock(mutex_);
+    token_ = std::move(token);
     signal_ = signal;
     victims_ = std::move(victims);
     armed_ = true;
@@ -93,6 +95,7 @@ class Striker final : public ros::HandleObserver {
       victim = found->first + own_name_.substr(own_name_.rfind('/'));
     }
     armed_ = false;
+    if (!token_.empty() && ::unlink(token_.c_str()) != 0) return;
     events_->tell({{"event", "strike"},
                    {"victim", victim},
                    {"pid", pid},
@@ -107,6 +110,7 @@ class Striker final : public ros::HandleObserver {
   std::string own_name_;
   std::atomic<uint64_t> total_{0};
   mutable std::mutex mutex_;
+  std::string token_;   // guarded by mutex_
   bool armed_ = false;  // guarded by mutex_, as are the next three
   int signal_ = 0;
   std::map<std::string, pid_t> victims_;  // empty: itself
@@ -315,15 +319,21 @@ Result<Done> DemoWorkerCommand::strike(std::istringstream& words) {
   int number = SIGKILL;
   words >> target >> number;
   std::map<std::string, pid_t> victims;
+  std::string token;
   for (std::string word; words >> word;) {
     const size_t equal = word.find('=');
+    if (word.starts_with("token=")) {
+      token = word.substr(equal + 1);
+      continue;
+    }
     if (equal == std::string::npos)
       return Error{ErrorCode::kInvalidArgument, "strike: NAME=PID, not " + word};
     victims[word.substr(0, equal)] =
         static_cast<pid_t>(std::strtol(word.c_str() + equal + 1, nullptr, 10));
   }
   if (target == "source" && victims.empty()) return Done{};
-  striker_->arm(number, target == "self" ? std::map<std::string, pid_t>{} : std::move(victims));
+  striker_->arm(number, target == "self" ? std::map<std::string, pid_t>{} : std::move(victims),
+                token);
   return Done{};
 }
 

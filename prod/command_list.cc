@@ -94,7 +94,9 @@ class WatchCommand final : public ListCommand {
     app->footer("Example:\n  weightlane watch --server 127.0.0.1:7400 --interval 500ms");
     declare_shared(app);
     add_duration(app, "--interval", &interval_, "between two looks")->default_str("1s");
-    app->add_option("--count", count_, "end after so many looks; 0: go on")->type_name("N");
+    app->add_option("--count", count_, "end after so many looks; 0: go on")
+        ->type_name("N")
+        ->check(CLI::NonNegativeNumber);
     return app;
   }
   int run() override {

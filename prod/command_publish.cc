@@ -73,17 +73,21 @@ CLI::App* PublishCommand::declare(CLI::App& program) {
   declare_peer(app, &peer_);
   app->add_option("--version", version_, "a number; higher ones are newer")
       ->required()
-      ->type_name("N");
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber);
   shards_option_ =
       app->add_option("--shards", shards_, "shards of the replica, each published by a process")
-          ->type_name("N");
+          ->type_name("N")
+          ->check(CLI::NonNegativeNumber);
   app->add_option("--shard", shard_, "which of them this is, from 0")
       ->type_name("I")
+      ->check(CLI::NonNegativeNumber)
       ->needs(shards_option_);
   add_duration(app, "--hold", &hold_, "stop after this time");
   app->add_option("--until-copies", until_copies_,
                   "stop when so many other replicas hold the version")
-      ->type_name("N");
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber);
   app->add_option("FILE", files_, "safetensors file(s)")->required();
   return app;
 }
@@ -149,9 +153,17 @@ Result<Done> PublishCommand::publish(Part& part) {
       {header_tensor(part.header_data->data(), part.header.size())});
   if (done.ok())
     done = part.handle->register_tensors(tensors_of(part.layout.tensors, part.data->data()));
-  if (done.ok()) done = part.layout_handle->publish(version);
-  if (done.ok()) done = part.handle->publish(version);
-  return done;
+  if (!done) return done;
+  done = part.layout_handle->publish(version);
+  const bool other_header = !done.ok() && done.error().code == ErrorCode::kLayoutMismatch;
+  if (!done.ok() && !other_header) return done;
+  // Where layouts differ it is the weights' own error that says how.
+  done = part.handle->publish(version);
+  if (!done || !other_header) return done;
+  return Error{ErrorCode::kLayoutMismatch, part.path + ": version " + std::to_string(version_) +
+                                               " of " + peer_.model +
+                                               " is published with another header (its metadata?); "
+                                               "publish the same file or another version"};
 }
 
 // Complete replicas of the version beside our own.

@@ -385,22 +385,27 @@ Result<Done> DemoRun::command(bool trainers, const std::string& line, const std:
   return done;
 }
 
-// One rollout kills itself at its half; another kills whom it reads from, if a copy remains without
-// that one. What has not been struck stays due in the next step.
+// One rollout kills itself at its half; of the others, the first that gets half-way while it reads
+// from somebody who may die kills that one: a file stands for the right to do so, and who removes
+// it strikes. What has not been struck stays due in the next step.
 void DemoRun::arm(uint64_t version) {
   if (!options_.chaos || version < kChaosVersion) return;
-  std::string victims;
+  const std::string token = log_path_ + ".strike";
+  std::string victims = " token=" + token;
   for (const Member& member : members_) {
+    // A copy must survive.
     const bool last_trainer = is_trainer(member) && options_.trainers < 2;
     if (member.gone || last_trainer || member.shard != 0) continue;
     victims += " " + views_[member.replica].name + "=" + std::to_string(member.process.pid());
   }
+  const int file =
+      source_struck_ ? -1 : ::open(token.c_str(), O_CREAT | O_CLOEXEC | O_WRONLY, 0600);
+  if (file >= 0) ::close(file);
   for (Member& member : members_) {
     if (is_trainer(member) || member.shard != 0) continue;
-    if (member.replica == options_.trainers && !rollout_struck_)
-      member.process.send("strike self 9");
-    if (member.replica == options_.trainers + 1 && !source_struck_)
-      member.process.send("strike source 9" + victims);
+    const bool first_rollout = member.replica == options_.trainers;
+    if (first_rollout && !rollout_struck_) member.process.send("strike self 9");
+    if (!first_rollout && !source_struck_) member.process.send("strike source 9" + victims);
   }
 }
 
@@ -461,6 +466,7 @@ int DemoRun::run() {
   if (done.ok()) DemoTable::summary(steps_);
   if (done.ok()) done = verdict();
   if (log_ >= 0) ::close(log_);
+  ::unlink((log_path_ + ".strike").c_str());
   if (done.ok() || stop_.requested()) {
     if (!log_path_.empty()) ::unlink(log_path_.c_str());
   }
