@@ -469,6 +469,9 @@ void Checkers::handle_call_ended(View& view, CallNumber number, net::CallKind ki
           view.name + " call " + std::to_string(number.value) + " " + call_kind_name(kind) + " " +
               (ok ? describe(content) : error_code_name(code)));
   }
+  // Readers are let in from now on, whether or not the other shards ever come: the number of a
+  // version that others hold stands for the same bytes (DESIGN, identity of content).
+  if (ok && kind == net::CallKind::kPublish) bind(view, content);
   CallRecord& call = record(view, number);
   call.ended |= 1u << view.shard;
   if (!ok && view.stamp.value != 0) {
@@ -555,23 +558,29 @@ void Checkers::on_visible(std::string_view, std::string_view name, net::Content 
                   describe(view.sealed));
       return;
     }
-    if (view.publication.value != 0) {
-      std::vector<uint64_t>& contents = publications_[view.publication.value].contents;
-      if (std::find(contents.begin(), contents.end(), content.id.value) == contents.end()) {
-        contents.push_back(content.id.value);
-      }
-    } else {
-      // Published again as it was received: whatever those bytes were, they are this content too.
-      for (Publication& publication : publications_) {
-        std::vector<uint64_t>& contents = publication.contents;
-        if (std::find(contents.begin(), contents.end(), content.id.value) != contents.end())
-          continue;
-        if (std::find(contents.begin(), contents.end(), view.sealed.id.value) == contents.end())
-          continue;
-        contents.push_back(content.id.value);
-      }
-    }
+    bind(view, content);
     view.sealed = content;
+  }
+}
+
+// The bytes that this shard publishes are this content. Published again as it was received:
+// whatever those bytes were, they are this content too.
+void Checkers::bind(const View& view, net::Content content) {
+  const auto add = [content](Publication& publication) {
+    std::vector<uint64_t>& contents = publication.contents;
+    const bool known =
+        std::find(contents.begin(), contents.end(), content.id.value) != contents.end();
+    if (!known) contents.push_back(content.id.value);
+  };
+  if (view.publication.value != 0) {
+    add(publications_[view.publication.value]);
+    return;
+  }
+  for (Publication& publication : publications_) {
+    const std::vector<uint64_t>& contents = publication.contents;
+    if (std::find(contents.begin(), contents.end(), view.sealed.id.value) != contents.end()) {
+      add(publication);
+    }
   }
 }
 

@@ -204,6 +204,7 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
   bool tag_fits(const View& view, net::Content content, uint64_t tag, uint64_t place);
   void check_same_outcome(View& view, CallRecord& call, bool ok, ErrorCode code,
                           net::Content content);
+  void bind(const View& view, net::Content content);
   void check_drained(const View& view);
   void check_session(const net::RequestHeader& header);
   void check_poisoned(const View& view, CallNumber number);
