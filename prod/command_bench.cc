@@ -7,7 +7,6 @@
 #include "prod/cluster_bench.h"
 #include "prod/command.h"
 #include "prod/plane_bench.h"
-#include "prod/plane_limits.h"
 #include "prod/verbs_bench.h"
 
 namespace weightlane::prod {
@@ -112,23 +111,12 @@ class BenchCommand final : public Command {
       Result<std::vector<PlaneBenchResult>> results = run_plane_bench(options);
       if (!results) return results.error();
       for (const PlaneBenchResult& result : *results) print(result);
-      if (!json_) beside_iperf3();
     }
     if (!verbs) return Done{};
     Result<std::vector<PlaneBenchResult>> results = run_verbs_bench(options);
     if (!results) return results.error();
     for (const PlaneBenchResult& result : *results) print(result);
     return Done{};
-  }
-
-  // Not a bar, only for comparison; silent where it is not installed.
-  void beside_iperf3() {
-    for (const unsigned streams : {1u, 2u}) {
-      Result<double> rate = limit_iperf3(streams, size_);
-      progress_.clear();
-      if (rate.ok())
-        std::printf("beside: iperf3 over loopback, %u stream(s): %.2f GiB/s\n", streams, *rate);
-    }
   }
 
   Result<Done> cluster(const std::string& transport, unsigned readers, bool pipelining) {
