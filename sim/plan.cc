@@ -128,7 +128,7 @@ void draw_habits(Dice& dice, Plan& plan) {
   habits.train = dice.log(millis(5), millis(400));
   habits.hold = dice.log(millis(60), millis(1500));
   habits.think = dice.log(habits.hold / 4, habits.hold);
-  habits.limit = plan.server.lease * static_cast<int64_t>(dice.between(70, 160)) / 100;
+  habits.limit = plan.server.lease * static_cast<int64_t>(dice.between(50, 120)) / 100;
   // Long enough, in some plans, that only a whole copy and no time-out ends a wait (P6).
   const bool patient = dice.percent(30);
   habits.patience = patient ? seconds(400) : dice.log(seconds(1), seconds(20));
