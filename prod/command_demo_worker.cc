@@ -241,7 +241,13 @@ Result<Done> DemoWorkerCommand::update(uint64_t version, bool verify_it) {
     Result<std::optional<VersionId>> got = update_once();
     ended_ = monotonic_now();
     if (got.ok() && handle_->holds() == VersionId{version}) {
-      if (verify_it) return tell_updated();
+      if (verify_it) {
+        events_.tell({{"event", "progress"},
+                      {"state", "verifying"},
+                      {"sealed", shard_.bytes},
+                      {"source", handle_->progress().source}});
+        return tell_updated();
+      }
       tell_fetched();
       return Done{};
     }

@@ -252,7 +252,12 @@ Result<Done> DemoRun::on_event(Member& member, const nlohmann::json& event) {
     if (!command_.empty() && is_trainer(member) == command_for_trainers_)
       call_again(member.replica);
   } else if (kind == "progress") {
-    shard.state = event.at("state");
+    const std::string state = event.at("state");
+    const bool moving = state == "receiving" || state == "waiting";
+    const bool was_moving = shard.state == "receiving" || shard.state == "waiting";
+    if (moving && !was_moving) shard.moving_since = monotonic_now();
+    if (moving) shard.transfer = monotonic_now() - shard.moving_since;
+    shard.state = state;
     shard.holds = shard.holds && shard.state != "receiving";
     shard.sealed_bytes = event.at("sealed");
     shard.source = event.at("source");

@@ -49,7 +49,7 @@ std::string row(const DemoReplicaView& replica, const std::vector<size_t>& width
       all.total_bytes == 0 ? "" : std::to_string(all.sealed_bytes * 100 / all.total_bytes) + " %";
   return show_row(
       {replica.name, all.state, version, bar(all.sealed_bytes, all.total_bytes), percent,
-       all.source, all.transfer.count > 0 ? show_rate(all.total_bytes, all.transfer) : "",
+       all.source, all.transfer.count > 0 ? show_rate(all.sealed_bytes, all.transfer) : "",
        all.stall.count > 0 ? show_duration(all.stall) : "",
        all.verified > 0 ? std::to_string(all.verified) : ""},
       widths);
@@ -66,7 +66,7 @@ void DemoTable::erase() {
 
 void DemoTable::paint(const std::string& title, const std::vector<DemoReplicaView>& replicas) {
   if (!live_) return;
-  const std::vector<size_t> widths{8, 10, 5, kBarCells, 5, 20, 12, 9, 8};
+  const std::vector<size_t> widths{9, 9, 5, kBarCells, 5, 22, 10, 8, 8};
   std::vector<std::string> lines{title, show_row({"replica", "state", "holds", "progress", "",
                                                   "source", "rate", "stall", "verified"},
                                                  widths)};

@@ -18,7 +18,8 @@ struct DemoShardView {
   uint64_t sealed_bytes = 0;
   uint64_t total_bytes = 0;
   std::string source;
-  Nanos transfer{0};  // of the last update
+  Nanos transfer{0};  // so far, or what the last update took
+  Nanos moving_since{0};
   Nanos stall{0};
   uint64_t verified = 0;  // updates whose every byte was as it must be
 };

@@ -282,7 +282,7 @@ class Nightly(Case):
         for transport in ("tcp", "auto"):
             source = self.start("publish", "--server", address, "--model", transport, "--version", 1, "--transport",
                                 transport, path)
-            source.wait_line("published", 120)
+            source.wait_line("published", 300)
             target = self.path("out")
             process = self.run_to_end("pull", "--server", address, "--model", transport, "--transport", transport, "--out",
                                       target, deadline=300)

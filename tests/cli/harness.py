@@ -125,7 +125,7 @@ class Process:
                 self.child.wait(timeout=5)
             except subprocess.TimeoutExpired:
                 self.signal(signal.SIGKILL)
-                self.child.wait(timeout=10)
+                self.child.wait(timeout=60)  # freeing gigabytes takes a while on a busy machine
         if self.child.stdin:
             self.child.stdin.close()
         self.child.stdout.close()
