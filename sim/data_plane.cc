@@ -64,8 +64,10 @@ void SimDataPlane::start_life(bool reuse) {
     passive_base_ = static_cast<uint32_t>((where >> 32) % (1u << 22));
     word_base_ = (where >> 54) << 12;
     next_port_ += 1000;
+    ghosts_ = 0;
   } else {
     next_port_ = 1;
+    ghosts_ = last_passives_;
   }
   next_word_address_ = kFirstWordAddress + word_base_;
 }
@@ -82,6 +84,7 @@ void SimDataPlane::clear() {
   live_regions_ = 0;
   key_slots_.clear();
   free_keys_.clear();
+  last_passives_ = static_cast<uint32_t>(passive_.size());
   passive_.clear();
 }
 
@@ -296,7 +299,7 @@ void SimDataPlane::drop_passive(uint32_t number) {
 
 bool SimDataPlane::passive_live(uint32_t number) const {
   const uint32_t index = number - passive_base_;
-  return index < passive_.size() && passive_[index];
+  return index < passive_.size() ? passive_[index] : index < ghosts_;
 }
 
 flow::Task<Result<net::Connected>> SimDataPlane::connect(std::string endpoint, Bytes hello,

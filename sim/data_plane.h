@@ -106,7 +106,10 @@ class SimDataPlane final : public net::DataPlane {
   uint64_t word_base_ = 0;
   uint64_t next_word_address_ = 0;
   uint32_t passive_base_ = 0x40;
-  std::vector<bool> passive_;  // by number - passive_base_
+  std::vector<bool> passive_;   // by number - passive_base_
+  uint32_t last_passives_ = 0;  // how many the life before had
+  // F11: so many numbers of the life before answer in this one too, until it uses them itself.
+  uint32_t ghosts_ = 0;
   uint32_t next_port_ = 1;
   std::vector<Listener> listeners_;
 };

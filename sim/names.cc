@@ -146,15 +146,16 @@ uint32_t possible(Fault fault) {
       return kNothings;
     // A READ finds its way barred before its last piece; a lost reply may follow that too.
     case Fault::kFence:
-      return kBarred;
     case Fault::kPeerGone:
-      return kSuccess | kBarred;
+      return kBarred;
     case Fault::kPathDown:
       return kSuccess | kErrors | kNothings;
     case Fault::kDeregistered:
       return kErrors & ~bit(WorkOutcome::kFullyError);
     case Fault::kFlushed:
       return kFlushes;
+    case Fault::kRestartReuse:  // the other life's bytes, at their worst with success
+      return bit(WorkOutcome::kHappened) | kSuccess;
     case Fault::kDestroyed:
       return kNothings;
     case Fault::kLocalMistake:

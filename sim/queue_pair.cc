@@ -8,6 +8,11 @@
 #include "sim/world.h"
 
 namespace weightlane::sim {
+namespace {
+
+constexpr SpanRange kFenceHolds{micros(1), millis(20)};
+
+}  // namespace
 
 QueuePairState::QueuePairState(DataNet& n, QueuePairId number, HostId r, HostId s)
     : net(n),
@@ -210,6 +215,8 @@ void QueuePairState::fence() {
   // READs that the source's NIC is working on may still get through; without fences, all that were
   // posted.
   const bool stops = world().config().data.fences;
+  // A plane without fences has only told the reader; what it posts until it hears still works.
+  if (!stops) fence_holds = world().now() + net.draw(source, "fence.holds", kFenceHolds);
   for (Work* work : works) {
     if (!work->begun && stops) continue;
     work->outlives_fence = world().choices().choose(stream(), "fence.outlived", 2) != 0;

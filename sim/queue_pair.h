@@ -139,6 +139,7 @@ struct QueuePairState {
   uint32_t passive_number = 0;  // at the source
   PairPhase phase = PairPhase::kConnecting;
   bool fenced = false;
+  Nanos fence_holds;       // a plane without fences: until then READs still get through
   bool path_lost = false;  // F5
   bool hung = false;       // no completion comes any more (F22, F28)
   bool fatal = false;      // F28: every READ ends with FATAL
@@ -171,7 +172,8 @@ struct QueuePairState {
   void late_landed(Work& work);
   void obstructed(Work& work, Path path);
   void wait_for_path(Work& work, Fault why);
-  void retries_exhausted(Work& work);
+  void retry_now(Work& work);
+  void next_retry(Work& work);
   void again(Work& work);
   void fail(Work& work, net::CompletionStatus status, Fault why, Nanos at);
   void suffer(Work& work, Fault fault);

@@ -48,7 +48,7 @@ Work::Work(World& world) : alarm(world, on_alarm, this) {}
 void Work::on_alarm(void* self) {
   auto& work = *static_cast<Work*>(self);
   if (work.phase == WorkPhase::kWaiting) {
-    work.pair->retries_exhausted(work);
+    work.pair->retry_now(work);
   } else {
     work.pair->run_actions(work);
   }
@@ -229,7 +229,7 @@ QueuePairState::Path QueuePairState::look(const Work& work) const {
   }
   if (!host.sim_data().passive_live(passive_number)) {
     if (host.life() != source_life) return Path::kGone;
-    if (!work.outlives_fence) return Path::kFenced;
+    if (!work.outlives_fence && world().now() >= fence_holds) return Path::kFenced;
   }
   return network.blocked(Plane::kData, source, reader) ? Path::kReplyCut : Path::kOpen;
 }
@@ -262,12 +262,20 @@ void QueuePairState::wait_for_path(Work& work, Fault why) {
   work.phase = WorkPhase::kWaiting;
   stop_flow();
   clear_actions(work);
-  work.alarm.arm(std::max(work.give_up, world().now() + nanos(1)));
+  next_retry(work);
 }
 
-void QueuePairState::retries_exhausted(Work& work) {
+// The NIC tries again four times in its retry time: it may find the peer's next life (F11).
+void QueuePairState::next_retry(Work& work) {
+  const Nanos now = world().now();
+  const Nanos next = std::min(work.give_up, now + retry / 4);
+  work.alarm.arm(std::max(next, now + nanos(1)));
+}
+
+void QueuePairState::retry_now(Work& work) {
   const Path path = look(work);
   if (path == Path::kOpen && work.fault != Fault::kRequestLost) return again(work);
+  if (world().now() < work.give_up) return next_retry(work);
   work.status_at_end = net::CompletionStatus::kRetryExceeded;
   finish(work);
 }
