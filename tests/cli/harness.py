@@ -4,6 +4,8 @@ A test is a method of a class derived from Case. Every process is started throug
 a deadline, and is stopped by its pid when the test ends, however it ends. Only loopback, only ports that the kernel
 gave (port 0), only files under a folder of the test's own. The standard library is all that is needed.
 """
+import contextlib
+import ctypes
 import json
 import os
 import random
@@ -26,6 +28,14 @@ SKIPPED = 77
 DEADLINE = float(os.environ.get("WL_TEST_DEADLINE", "60"))  # seconds, for one wait
 
 
+_LIBC = ctypes.CDLL(None)
+
+
+def _die_with_parent():
+    """In the child: if the test itself is killed, the kernel kills what it started."""
+    _LIBC.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
 class Late(AssertionError):
     pass
 
@@ -38,7 +48,7 @@ class Process:
         self.errors_file = tempfile.TemporaryFile()
         self.child = subprocess.Popen(
             list(prefix) + self.arguments, stdout=subprocess.PIPE, stderr=self.errors_file,
-            stdin=stdin or subprocess.DEVNULL, env=environment, start_new_session=True)
+            stdin=stdin or subprocess.DEVNULL, env=environment, start_new_session=True, preexec_fn=_die_with_parent)
         os.set_blocking(self.child.stdout.fileno(), False)
         self.pending = b""
         self.lines = []
@@ -138,8 +148,9 @@ class Case(unittest.TestCase):
         self.processes = []
 
     def tearDown(self):
-        for process in reversed(self.processes):
-            process.stop()
+        with contextlib.ExitStack() as stack:  # all are stopped, also when stopping one fails
+            for process in self.processes:
+                stack.callback(process.stop)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def path(self, name):
