@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 #include <vector>
 
 #include "sim/campaign.h"
@@ -73,6 +75,21 @@ TEST(Schedule, ChoicesOfATraceReplayItsHash) {
     options.overrides = overrides;
     Schedule schedule(*plan, options);
     EXPECT_EQ(schedule.run().hash, trace.hash) << "seed " << seed;
+  }
+}
+
+// What was a bug once stays fixed: each trace's plan, seed and choices run without a violation.
+TEST(Schedule, TracesOfOldBugsKeepEveryPromise) {
+  const char* source = std::getenv("WL_SOURCE_DIR");
+  const std::string folder = std::string(source != nullptr ? source : ".") + "/traces";
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() != ".trace") continue;
+    const Result<TraceFile> trace = read_trace(entry.path());
+    ASSERT_TRUE(trace.ok()) << trace.error().message;
+    const Result<Plan> plan = plan_of(*trace);
+    ASSERT_TRUE(plan.ok()) << entry.path() << ": " << plan.error().message;
+    const Outcome outcome = run_plan(*plan);
+    EXPECT_FALSE(outcome.violation) << entry.path() << ": " << outcome.violation->text;
   }
 }
 
