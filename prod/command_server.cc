@@ -1,8 +1,11 @@
 // weightlane server: the reference server of a job. Knows who holds what, and never sees a weight.
+#include <sys/resource.h>
+
 #include <cstdio>
 #include <optional>
 
 #include "prod/command.h"
+#include "prod/event_log.h"
 #include "prod/event_loop.h"
 #include "prod/log.h"
 #include "prod/metrics.h"
@@ -12,6 +15,14 @@
 
 namespace weightlane::prod {
 namespace {
+
+// Every client keeps a connection: as many as the system lets this process have.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
 
 class ServerCommand final : public Command {
  public:
@@ -40,6 +51,7 @@ class ServerCommand final : public Command {
         ->default_str("60s");
     app->add_flag("--no-pipelining", no_pipelining_,
                   "replicas that still receive never serve; sources serve many at once");
+    app->add_flag("--verbose", verbose_, "log decisions, evictions and visibility, to stderr");
     app->add_flag("--log-json", log_json_, "log as JSON, one object a line");
     return app;
   }
@@ -50,6 +62,7 @@ class ServerCommand final : public Command {
       return report("server",
                     {ErrorCode::kInvalidArgument, "--lease must be at least twice --heartbeat"});
     }
+    raise_descriptor_limit();
     const StopRequest stop;
     Log::Options log_options;
     log_options.format = log_json_ ? LogFormat::kJson : LogFormat::kKeyValue;
@@ -57,8 +70,10 @@ class ServerCommand final : public Command {
     EventLoop loop;
     RpcControlPlane control(&loop, &log);
     Metrics metrics;
+    ServerLog events(&log, &metrics.server());
+    ros::ServerObserver* const observer = verbose_ ? &events : &metrics.server();
     Result<std::unique_ptr<ros::Server>> server =
-        ros::Server::start(&loop.runtime(), &control, listen_, options_, &metrics.server());
+        ros::Server::start(&loop.runtime(), &control, listen_, options_, observer);
     if (!server) return report("server", server.error());
     std::unique_ptr<MetricsPort> port;
     if (!metrics_.empty()) {
@@ -82,6 +97,7 @@ class ServerCommand final : public Command {
   ros::ServerOptions options_;
   bool no_pipelining_ = false;
   bool log_json_ = false;
+  bool verbose_ = false;
 };
 
 }  // namespace
