@@ -30,6 +30,8 @@ void declare_peer(CLI::App* app, PeerOptions* options) {
   app->add_option("--port-range", options->port_range,
                   "readers connect to a port of this range and to no other")
       ->type_name("FIRST-LAST");
+  add_size(app, "--window", &options->window,
+           "bytes in flight at most; a small one makes chains over slow links shorter");
   app->add_flag("--checksums", options->checksums,
                 "checksums end to end; for publisher and readers alike");
   app->add_flag("--verbose", options->verbose, "log what happens, to stderr");
@@ -100,6 +102,11 @@ ros::OpenOptions open_options(const PeerOptions& options, const std::string& mod
   open.timing.slice_bytes = std::clamp<uint64_t>(slice, kPage * 16, open.timing.slice_bytes);
   open.timing.window_bytes =
       std::clamp<uint64_t>(bytes / 64, open.timing.slice_bytes * 4, open.timing.window_bytes);
+  if (options.window > 0) {
+    open.timing.window_bytes = std::max<uint64_t>(options.window, kPage * 16);
+    open.timing.slice_bytes = std::clamp<uint64_t>(open.timing.window_bytes / 4 / kPage * kPage,
+                                                   kPage, open.timing.slice_bytes);
+  }
   return open;
 }
 

@@ -41,10 +41,11 @@ def remove_leftovers():
 
 
 class Testbed:
-    def __init__(self, hosts, rate="400mbit", far=(), far_rate="100mbit", burst="32kb"):
+    def __init__(self, hosts, rate="400mbit", far=(), far_rate="100mbit", burst="32kb", latency="50ms"):
         """hosts: names. far: those of them that live behind the slow link."""
         self.hosts = list(hosts)
         self.burst = burst
+        self.latency = latency
         self.namespaces = []
         self.address = {}
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -80,7 +81,7 @@ class Testbed:
         _ip("link", "add", left_name, "type", "veth", "peer", "name", right_name, "netns", right, namespace=left)
         for namespace, device in ((left, left_name), (right, right_name)):
             subprocess.run(["tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", "rate", rate, "burst",
-                            self.burst, "latency", "50ms"], check=True, timeout=30)
+                            self.burst, "latency", self.latency], check=True, timeout=30)
             _ip("link", "set", device, "up", namespace=namespace)
 
     def _host(self, host, number, switch, rate):
