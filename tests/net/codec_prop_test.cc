@@ -15,10 +15,23 @@
 #include <string>
 #include <type_traits>
 
+#if __has_feature(thread_sanitizer)
+#include <sanitizer/allocator_interface.h>
+#endif
+
 namespace {
 size_t allocated_bytes = 0;  // by this single-threaded program, ever
 }
 
+#if __has_feature(thread_sanitizer)
+// ThreadSanitizer's operators can't be replaced; its hooks count.
+namespace {
+void count_allocation(const volatile void*, size_t size) { allocated_bytes += size; }
+void ignore_free(const volatile void*) {}
+const int hooks_installed =
+    __sanitizer_install_malloc_and_free_hooks(&count_allocation, &ignore_free);
+}  // namespace
+#else
 void* operator new(size_t size) {
   allocated_bytes += size;
   if (void* memory = std::malloc(size)) return memory;
@@ -26,6 +39,7 @@ void* operator new(size_t size) {
 }
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+#endif
 
 namespace weightlane::net {
 namespace {
