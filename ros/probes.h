@@ -55,8 +55,7 @@ namespace weightlane::ros::probes {
   X(kReconnected, "ros.session.reconnected", false)           \
   X(kOutcomeUnknown, "ros.session.outcome_unknown", false)    \
   X(kServerLost, "ros.session.server_lost", false)            \
-  X(kReopened, "ros.handle.reopened", false)                  \
-  X(kDetached, "ros.handle.caller_detached", false)
+  X(kReopened, "ros.handle.reopened", false)
 
 enum : uint16_t {
   kFirstRosProbe = 256,
