@@ -1,22 +1,16 @@
 // The child: planes that serve two buffers, one plain and one shared, and the sender for plain
-// sockets. It lives until its end of the control pipe closes, so it goes with its parent whatever
-// happens.
+// sockets.
 #include "prod/plane_bench.h"
 
-#include <signal.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <utility>
 
-#include "flow/signal.h"
+#include "prod/bench_parts.h"
 #include "prod/checksum.h"
 #include "prod/plane_limits.h"
 #include "prod/same_host_plane.h"
@@ -25,7 +19,8 @@
 namespace weightlane::prod {
 namespace {
 
-constexpr Nanos kPatience = seconds(60);
+constexpr uint8_t kPlainRegion = 0;
+constexpr uint8_t kSharedRegion = 1;
 constexpr double kGiB = static_cast<double>(1ull << 30);
 
 struct Case {
@@ -46,27 +41,6 @@ std::vector<Case> all_cases() {
   return cases;
 }
 
-struct Unmap {
-  uint64_t bytes = 0;
-  void operator()(uint8_t* data) const { munmap(data, bytes); }
-};
-using Buffer = std::unique_ptr<uint8_t, Unmap>;
-
-Buffer allocate(uint64_t bytes) {
-  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (data == MAP_FAILED) return Buffer();
-  madvise(data, bytes, MADV_HUGEPAGE);
-  return Buffer(static_cast<uint8_t*>(data), Unmap{bytes});
-}
-
-void fill(uint8_t* data, uint64_t bytes, uint64_t seed) {
-  uint64_t value = seed;
-  for (uint64_t at = 0; at + 8 <= bytes; at += 8) {
-    value = value * 6364136223846793005ull + 1442695040888963407ull;
-    std::memcpy(data + at, &value, 8);
-  }
-}
-
 // What the child tells its parent first.
 struct Greeting {
   char same_host[256] = {};
@@ -76,33 +50,6 @@ struct Greeting {
   uint16_t plain_port = 0;
   bool ok = false;
 };
-
-// Serves the plain buffer to those who say 'p', the shared one to those who say 's'.
-class BenchAcceptor final : public net::Acceptor {
- public:
-  BenchAcceptor(net::RegionId plain, net::RegionId shared) : plain_(plain), shared_(shared) {}
-  net::AcceptDecision on_connect(std::span<const uint8_t> hello,
-                                 std::unique_ptr<net::PassiveQueuePair> pair) override {
-    const bool shared = !hello.empty() && hello[0] == 's';
-    const net::RemoteRegion region = pair->describe(shared ? shared_ : plain_);
-    Bytes payload(sizeof region);
-    std::memcpy(payload.data(), &region, sizeof region);
-    pairs_.push_back(std::move(pair));
-    return net::Accept{std::move(payload)};
-  }
-
- private:
-  net::RegionId plain_;
-  net::RegionId shared_;
-  std::vector<std::unique_ptr<net::PassiveQueuePair>> pairs_;
-};
-
-net::MemoryRange range_of(const uint8_t* data, uint64_t bytes) {
-  net::MemoryRange range;
-  range.address = reinterpret_cast<uint64_t>(data);
-  range.length = bytes;
-  return range;
-}
 
 struct Planes {
   static Result<Planes> make(EventLoop& loop, SharedArenas& arenas,
@@ -127,8 +74,7 @@ struct Planes {
   std::unique_ptr<TcpPlane> tcp;
 };
 
-// ---- the child
-// -------------------------------------------------------------------------------------
+// ---- the child ----------------------------------------------------------------------------------
 
 // Registers with one plane; the acceptor serves there until the process ends.
 std::string serve_on(EventLoop& loop, net::DataPlane& plane, net::MemoryRange plain,
@@ -136,7 +82,7 @@ std::string serve_on(EventLoop& loop, net::DataPlane& plane, net::MemoryRange pl
   const Result<net::RegionId> first = loop.run(plane.register_memory(plain));
   const Result<net::RegionId> second = loop.run(plane.register_memory(shared));
   if (!first || !second) return "";
-  auto* const acceptor = new BenchAcceptor(*first, *second);
+  auto* const acceptor = new BenchAcceptor({*first, *second});
   const Result<std::string> endpoint = plane.listen(acceptor);
   return endpoint ? *endpoint : "";
 }
@@ -145,17 +91,17 @@ std::string serve_on(EventLoop& loop, net::DataPlane& plane, net::MemoryRange pl
 [[noreturn]] void be_source(int control, SharedArenas& arenas, SharedMemory& shared,
                             const PlaneBenchOptions& options) {
   EventLoop loop;
-  Buffer plain = allocate(options.bytes);
+  BenchMemory plain = allocate_bench_memory(options.bytes);
   Result<Planes> planes = Planes::make(loop, arenas, options);
   Greeting greeting;
   std::unique_ptr<PlainSender> sender;
   if (plain != nullptr && planes) {
-    fill(plain.get(), options.bytes, 1);
-    fill(shared.data(), options.bytes, 2);
+    fill_bench_memory(plain.get(), options.bytes, 1);
+    fill_bench_memory(shared.data(), options.bytes, 2);
     Result<std::unique_ptr<PlainSender>> started = PlainSender::start(plain.get(), options.bytes);
     if (started) sender = std::move(*started);
-    const net::MemoryRange first = range_of(plain.get(), options.bytes);
-    const net::MemoryRange second = range_of(shared.data(), options.bytes);
+    const net::MemoryRange first = memory_range(plain.get(), options.bytes);
+    const net::MemoryRange second = memory_range(shared.data(), options.bytes);
     const std::string same_host = serve_on(loop, *planes->same_host, first, second);
     const std::string tcp = serve_on(loop, *planes->tcp, first, second);
     same_host.copy(greeting.same_host, sizeof greeting.same_host - 1);
@@ -167,102 +113,7 @@ std::string serve_on(EventLoop& loop, net::DataPlane& plane, net::MemoryRange pl
     greeting.ok = !same_host.empty() && !tcp.empty() && sender != nullptr;
   }
   if (write(control, &greeting, sizeof greeting) != sizeof greeting || !greeting.ok) _exit(1);
-  // Its end tells that the parent is done, or gone.
-  const std::unique_ptr<FdWatch> watch = loop.watch(control, [&loop, control](FdReady now) {
-    char ignored = 0;
-    if (now.readable && recv(control, &ignored, 1, MSG_DONTWAIT) == 0) loop.stop();
-  });
-  loop.run();
-  _exit(0);
-}
-
-class Source {
- public:
-  Source(pid_t pid, FileDescriptor control) : pid_(pid), control_(std::move(control)) {}
-  ~Source() {
-    control_.reset();
-    waitpid(pid_, nullptr, 0);
-  }
-  Source(const Source&) = delete;
-  Source& operator=(const Source&) = delete;
-  pid_t pid() const { return pid_; }
-  bool hear(Greeting& greeting) const {
-    return recv(control_.get(), &greeting, sizeof greeting, MSG_WAITALL) == sizeof greeting &&
-           greeting.ok;
-  }
-
- private:
-  pid_t pid_;
-  FileDescriptor control_;
-};
-
-// ---- the parent
-// ------------------------------------------------------------------------------------
-
-struct Link {
-  explicit Link(flow::Runtime& runtime) : wake(runtime) {}
-  flow::Signal wake;
-  std::unique_ptr<net::QueuePair> pair;
-  net::RemoteRegion remote;
-};
-
-flow::Task<Result<Done>> connect_link(EventLoop* loop, net::DataPlane* plane, std::string endpoint,
-                                      bool shared, Link* link) {
-  const Nanos deadline = loop->runtime().now() + kPatience;
-  Bytes hello{static_cast<uint8_t>(shared ? 's' : 'p')};
-  Result<net::Connected> connected =
-      co_await plane->connect(std::move(endpoint), std::move(hello), &link->wake, deadline);
-  if (!connected) co_return connected.error();
-  if (connected->payload.size() != sizeof link->remote) {
-    co_return Error{ErrorCode::kCorrupt, "the source described no region"};
-  }
-  std::memcpy(&link->remote, connected->payload.data(), sizeof link->remote);
-  link->pair = std::move(connected->pair);
-  co_return Done{};
-}
-
-// All the bytes once; the seconds that took.
-flow::Task<Result<double>> read_all(EventLoop* loop, Link* link, net::RegionId into, bool checksums,
-                                    const PlaneBenchOptions* options) {
-  const auto begin = std::chrono::steady_clock::now();
-  const uint64_t window = std::max<uint64_t>(1, options->window_bytes / options->slice_bytes);
-  const uint64_t limit =
-      std::min<uint64_t>(window, link->pair->capabilities().max_outstanding_reads);
-  uint64_t posted = 0;
-  uint64_t in_flight = 0;
-  net::ReadWork work;
-  work.into = into;
-  work.from = link->remote;
-  work.want_checksum = checksums;
-  while (posted < options->bytes || in_flight > 0) {
-    while (posted < options->bytes && in_flight < limit) {
-      work.work_id = posted;
-      work.into_offset = work.from_offset = posted;
-      work.length = std::min(options->slice_bytes, options->bytes - posted);
-      if (link->pair->post_read(work) != net::PostResult::kPosted) {
-        co_return Error{ErrorCode::kUnreachable, "a READ was refused"};
-      }
-      posted += work.length;
-      ++in_flight;
-    }
-    const std::optional<net::Completion> completion = link->pair->poll();
-    if (!completion) {
-      const Nanos deadline = loop->runtime().now() + kPatience;
-      const bool woken = co_await link->wake.wait_until(deadline);
-      if (!woken) co_return Error{ErrorCode::kTimeout, "no READ completes"};
-      continue;
-    }
-    if (completion->status != net::CompletionStatus::kSuccess) {
-      co_return Error{ErrorCode::kUnreachable, completion_status_name(completion->status)};
-    }
-    --in_flight;
-  }
-  co_return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+  serve_until_closed(loop, control);
 }
 
 // One way to do it with plain code, and how it went.
@@ -281,12 +132,12 @@ std::string shape_text(LimitShape shape) {
 
 class Bench {
  public:
-  Bench(const PlaneBenchOptions& options, const SharedMemory& shared, const Source& source,
+  Bench(const PlaneBenchOptions& options, const SharedMemory& shared, const BenchSource& source,
         const Greeting& greeting)
       : options_(options), shared_(shared), source_(source), greeting_(greeting) {}
 
   Result<Done> prepare(SharedArenas& arenas) {
-    into_ = allocate(options_.bytes);
+    into_ = allocate_bench_memory(options_.bytes);
     if (into_ == nullptr) return Error{ErrorCode::kResourceExhausted, "no memory for the copy"};
     std::memset(into_.get(), 0, options_.bytes);
     Result<Planes> planes = Planes::make(loop_, arenas, options_);
@@ -298,12 +149,12 @@ class Bench {
   Result<PlaneBenchResult> run(const Case& which) {
     net::DataPlane& plane = planes_->of(which);
     const Result<net::RegionId> into =
-        loop_.run(plane.register_memory(range_of(into_.get(), options_.bytes)));
+        loop_.run(plane.register_memory(memory_range(into_.get(), options_.bytes)));
     if (!into) return into.error();
-    Link link(loop_.runtime());
+    BenchLink link(loop_.runtime());
     const char* endpoint = which.tcp ? greeting_.tcp : greeting_.same_host;
-    const Result<Done> connected =
-        loop_.run(connect_link(&loop_, &plane, endpoint, which.shared, &link));
+    const Result<Done> connected = loop_.run(connect_bench_link(
+        &loop_, &plane, endpoint, which.shared ? kSharedRegion : kPlainRegion, &link));
     if (!connected) return connected.error();
     std::vector<Yardstick> yardsticks = yardsticks_of(which);
     std::vector<double> ours;
@@ -316,18 +167,19 @@ class Bench {
       const Result<Done> done = measure_round(which, link, *into, round, ours, yardsticks);
       if (!done) return done.error();
     }
-    const Result<Done> destroyed = loop_.run(link.pair->destroy(loop_.runtime().now() + kPatience));
+    const Result<Done> destroyed =
+        loop_.run(link.pair->destroy(loop_.runtime().now() + kBenchPatience));
     if (!destroyed) return destroyed.error();
     loop_.run(plane.deregister(*into));
     return summary(which, ours, yardsticks);
   }
 
  private:
-  Result<Done> measure_round(const Case& which, Link& link, net::RegionId into, unsigned round,
+  Result<Done> measure_round(const Case& which, BenchLink& link, net::RegionId into, unsigned round,
                              std::vector<double>& ours, std::vector<Yardstick>& yardsticks) {
     if (round == 0) std::memset(into_.get(), 0, options_.bytes);
     const Result<double> seconds =
-        loop_.run(read_all(&loop_, &link, into, which.checksums, &options_));
+        loop_.run(read_all(&loop_, &link, transfer_of(which, link, into)));
     if (!seconds) return seconds.error();
     if (round > 0) ours.push_back(*seconds);
     const uint64_t sum = checksum_of({into_.get(), options_.bytes});
@@ -340,6 +192,12 @@ class Bench {
       if (round > 0) yardstick.seconds.push_back(*plain);
     }
     return Done{};
+  }
+
+  BenchTransfer transfer_of(const Case& which, const BenchLink& link, net::RegionId into) const {
+    const uint64_t window = std::max<uint64_t>(1, options_.window_bytes / options_.slice_bytes);
+    const uint64_t depth = link.pair->capabilities().max_outstanding_reads;
+    return {into, options_.bytes, options_.slice_bytes, std::min(window, depth), which.checksums};
   }
 
   std::vector<Yardstick> yardsticks_of(const Case& which) {
@@ -390,9 +248,9 @@ class Bench {
 
   const PlaneBenchOptions& options_;
   const SharedMemory& shared_;
-  const Source& source_;
+  const BenchSource& source_;
   const Greeting& greeting_;
-  Buffer into_;
+  BenchMemory into_;
   EventLoop loop_;
   std::optional<Planes> planes_;
 };
@@ -448,23 +306,13 @@ Result<std::vector<PlaneBenchResult>> run_plane_bench(const PlaneBenchOptions& o
   SharedArenas arenas;
   Result<SharedMemory> shared = SharedMemory::allocate(arenas, options.bytes);
   if (!shared) return shared.error();
-  int ends[2] = {-1, -1};
-  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-    return Error{ErrorCode::kResourceExhausted, "no socket pair"};
-  }
-  FileDescriptor ours(ends[0]);
-  FileDescriptor theirs(ends[1]);
-  const pid_t pid = fork();
-  if (pid < 0) return Error{ErrorCode::kResourceExhausted, "no process for the source"};
-  if (pid == 0) {
-    ours.reset();
-    be_source(theirs.get(), arenas, *shared, options);
-  }
-  theirs.reset();
-  const Source source(pid, std::move(ours));
+  const Result<std::unique_ptr<BenchSource>> source = BenchSource::fork(
+      [&arenas, &shared, &options](int control) { be_source(control, arenas, *shared, options); });
+  if (!source) return source.error();
   Greeting greeting;
-  if (!source.hear(greeting)) return Error{ErrorCode::kUnreachable, "the source did not start"};
-  Bench bench(options, *shared, source, greeting);
+  if (!(*source)->hear(greeting) || !greeting.ok)
+    return Error{ErrorCode::kUnreachable, "the source did not start"};
+  Bench bench(options, *shared, **source, greeting);
   const Result<Done> prepared = bench.prepare(arenas);
   if (!prepared) return prepared.error();
   std::vector<PlaneBenchResult> results;

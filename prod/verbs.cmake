@@ -1,7 +1,7 @@
-# The verbs plane, and what measures it.
+# The verbs plane.
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(IBVERBS REQUIRED IMPORTED_TARGET libibverbs)
 
-wl_library(wl_verbs verbs_bench.cc verbs_device.cc verbs_memory.cc verbs_plane.cc
-           verbs_queue_pair.cc verbs_socket.cc verbs_wire.cc
+wl_library(wl_verbs verbs_device.cc verbs_memory.cc verbs_plane.cc verbs_queue_pair.cc
+           verbs_socket.cc verbs_wire.cc
            DEPS wl_net wl_loop wl_checksum PkgConfig::IBVERBS)
