@@ -38,6 +38,10 @@ class TimerHeap {
   // kForever when there is none.
   Nanos top_time() const { return entries_.empty() ? kForever : unordered(entries_[0].time); }
   // The heap must not be empty.
+  uint64_t top_sequence() const {
+    WL_ASSERT(!entries_.empty());
+    return entries_[0].sequence;
+  }
   TimerNode& top() const {
     WL_ASSERT(!entries_.empty());
     return *entries_[0].node;

@@ -28,8 +28,10 @@ net::ResponseBody Directory::group_call(Client& client, const net::GroupCallRequ
                                         Nanos now) {
   Group& group = *client.group;
   if (request.number <= client.last_call) {  // repeated: its decision is on its way
-    auto again = group.calls.find(request.number.value);
-    if (WL_BUG(kRepeatedApplied) && again != group.calls.end()) ++again->second.made;
+    if (WL_BUG(kRepeatedApplied)) {
+      auto again = group.calls.find(request.number.value);
+      if (again != group.calls.end()) ++again->second.made;
+    }
     return net::AcceptedResponse{};
   }
   if (request.number.value != client.last_call.value + 1) {

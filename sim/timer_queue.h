@@ -1,16 +1,15 @@
 // The world's one queue of times, keyed (time, sequence), and its list of ready coroutines.
 //
-// TimerQueue is a 4-ary heap over intrusive nodes: arming and disarming allocate nothing. Each
-// entry carries the host whose process it belongs to, so that a paused host's timers and messages
-// can be parked and put back in their order; what belongs to no process (the network, the hardware)
-// is the world's.
+// TimerQueue is flow's heap with the host of each timer in its key, so that a paused host's timers
+// and messages can be parked and put back in their order; what belongs to no process (the network,
+// the hardware) is the world's.
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "flow/assert.h"
 #include "flow/runtime.h"
+#include "flow/timer_heap.h"
 #include "sim/choices.h"
 
 namespace weightlane::sim {
@@ -22,11 +21,6 @@ class TimerQueue {
     uint64_t key = 0;  // sequence << kHostBits | host: ties go by order of arming
     flow::TimerNode* node = nullptr;
 
-    // One comparison of 128 bits, without a branch; times are never negative.
-    bool before(const Entry& other) const { return whole() < other.whole(); }
-    __extension__ unsigned __int128 whole() const {
-      return static_cast<unsigned __int128>(static_cast<uint64_t>(at)) << 64 | key;
-    }
     HostId host() const { return {static_cast<uint32_t>(key & (kHostLimit - 1))}; }
     uint64_t sequence() const { return key >> kHostBits; }
   };
@@ -36,29 +30,21 @@ class TimerQueue {
 
   bool empty() const { return heap_.empty(); }
   size_t size() const { return heap_.size(); }
-  const Entry& top() const { return heap_.front(); }
+  int64_t top_time() const { return heap_.top_time().count; }
   void arm(flow::TimerNode& node, HostId host, int64_t at) {
-    WL_ASSERT(!node.linked);
     push({at, next_sequence_++ << kHostBits | host.value, &node});
   }
   // With the key it had before: what was parked keeps its place.
-  void push(Entry entry) {
-    entry.node->linked = true;
-    heap_.push_back(entry);
-    sift_up(heap_.size() - 1, entry);
+  void push(Entry entry) { heap_.push(*entry.node, Nanos{entry.at}, entry.key); }
+  void disarm(flow::TimerNode& node) { heap_.remove(node); }
+  Entry pop() {
+    const Entry entry{heap_.top_time().count, heap_.top_sequence(), &heap_.top()};
+    heap_.remove(*entry.node);
+    return entry;
   }
-  void disarm(flow::TimerNode& node);
-  Entry pop();
 
  private:
-  void sift_up(size_t at, Entry entry);
-  void sift_down(size_t at, Entry entry);
-  void put(size_t at, const Entry& entry) {
-    heap_[at] = entry;
-    entry.node->slot = static_cast<uint32_t>(at);
-  }
-
-  std::vector<Entry> heap_;
+  flow::TimerHeap heap_;
   uint64_t next_sequence_ = 0;
 };
 

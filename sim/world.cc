@@ -70,7 +70,7 @@ Host& World::add_host(HostPlace place) {
 
 bool World::step() {
   // What is due comes first, so that tasks which never rest stop neither time nor others.
-  const bool due = !timers_.empty() && timers_.top().at <= now_.count;
+  const bool due = !timers_.empty() && timers_.top_time() <= now_.count;
   if (!due && !ready_.empty()) {
     run_ready();
     return true;

@@ -77,7 +77,7 @@ class World {
       if (now_ > time) return StopReason::kTime;
       if (ready_.empty()) {
         if (timers_.empty()) return StopReason::kDeadlock;
-        if (timers_.top().at > time.count) return advance_to(time);
+        if (timers_.top_time() > time.count) return advance_to(time);
       }
       step();
       if (stop_requested_) return StopReason::kStopped;
