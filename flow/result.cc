@@ -37,6 +37,8 @@ const char* error_code_name(ErrorCode code) {
       return "Closed";
     case ErrorCode::kCorrupt:
       return "Corrupt";
+    case ErrorCode::kRetained:
+      return "Retained";
   }
   return "Unknown";
 }

@@ -33,6 +33,8 @@ enum class ErrorCode : unsigned char {
                          // restart the process
   kClosed,               // the object was closed meanwhile
   kCorrupt,              // bytes that cannot be what they claim to be
+  kRetained,             // the last copy of a retained version could not be kept elsewhere: it is
+                         // still published here (P5)
 };
 
 const char* error_code_name(ErrorCode code);

@@ -24,6 +24,8 @@ constexpr size_t kMaxEvents = 1 << 16;
 constexpr size_t kMaxReplicas = 1 << 20;
 constexpr size_t kMaxRegions = 1 << 20;
 constexpr size_t kMaxTensors = 1 << 24;
+constexpr size_t kMaxRetained = 1 << 16;
+constexpr size_t kMaxModels = 1 << 16;
 
 struct Check {
   std::string wrong;  // empty: nothing so far
@@ -92,10 +94,25 @@ RemoteRegion get(wire::RemoteRegion::Reader in) {
 }
 
 ErrorCode error_code(uint8_t value, Check& check) {
-  return check.enumerator(value, ErrorCode::kCorrupt, "error code");
+  return check.enumerator(value, ErrorCode::kRetained, "error code");
 }
 
 // ---------------------------------------------------------------- requests
+
+void put(const RetainSpec& retain, wire::RetainSpec::Builder out) {
+  out.setLatest(retain.latest);
+  WL_ASSERT_OP(retain.versions.size(), <=, kMaxRetained);
+  auto versions = out.initVersions(static_cast<unsigned>(retain.versions.size()));
+  for (unsigned i = 0; i < versions.size(); ++i) versions.set(i, retain.versions[i].value);
+}
+RetainSpec get(wire::RetainSpec::Reader in, Check& check) {
+  RetainSpec retain;
+  retain.latest = in.getLatest();
+  auto versions = in.getVersions();
+  if (!check.list(versions.size(), kMaxRetained, "retained versions")) return retain;
+  for (uint64_t version : versions) retain.versions.push_back({version});
+  return retain;
+}
 
 void put(const OpenRequest& open, wire::Request::Open::Builder out) {
   out.setModel(text(open.model));
@@ -104,8 +121,12 @@ void put(const OpenRequest& open, wire::Request::Open::Builder out) {
   out.setNumShards(open.num_shards);
   out.setNode(text(open.node));
   out.setEndpoint(text(open.endpoint));
+  out.setSpot(open.spot);
+  if (open.retain != RetainSpec{}) put(open.retain, out.initRetain());
+  out.setOnOffloadFailure(static_cast<uint8_t>(open.on_offload_failure));
+  out.setOffload(open.offload);
 }
-OpenRequest get(wire::Request::Open::Reader in) {
+OpenRequest get(wire::Request::Open::Reader in, Check& check) {
   OpenRequest open;
   open.model = text(in.getModel());
   open.replica = text(in.getReplica());
@@ -113,6 +134,11 @@ OpenRequest get(wire::Request::Open::Reader in) {
   open.num_shards = in.getNumShards();
   open.node = text(in.getNode());
   open.endpoint = text(in.getEndpoint());
+  open.spot = in.getSpot();
+  open.retain = get(in.getRetain(), check);
+  open.on_offload_failure =
+      check.enumerator(in.getOnOffloadFailure(), OffloadFailure::kDrop, "choice on failure");
+  open.offload = in.getOffload();
   return open;
 }
 
@@ -170,6 +196,32 @@ AbortRequest get(wire::Request::Abort::Reader in, Check& check) {
   return abort;
 }
 
+void put(const OffloadFailedRequest& failed, wire::Request::OffloadFailed::Builder out) {
+  out.setToken(failed.token);
+  out.setReason(text(failed.reason));
+}
+OffloadFailedRequest get(wire::Request::OffloadFailed::Reader in) {
+  return {in.getToken(), text(in.getReason())};
+}
+
+void put(const RewindRequest& rewind, wire::Request::Rewind::Builder out) {
+  out.setModel(text(rewind.model));
+  out.setExpected(rewind.expected.value);
+  out.setTicket(rewind.ticket);
+}
+RewindRequest get(wire::Request::Rewind::Reader in) {
+  return {text(in.getModel()), Generation{in.getExpected()}, in.getTicket()};
+}
+
+void put(const WaitRequest& wait, wire::Request::Wait::Builder out) {
+  out.setModel(text(wait.model));
+  put(wait.version, out.initVersion());
+  out.setHoldNanos(wait.hold.count);
+}
+WaitRequest get(wire::Request::Wait::Reader in, Check& check) {
+  return {text(in.getModel()), get(in.getVersion(), check), Nanos{in.getHoldNanos()}};
+}
+
 void put_body(const RequestBody& body, wire::Request::Body::Builder out) {
   std::visit(
       [&out](const auto& kind) {
@@ -183,13 +235,20 @@ void put_body(const RequestBody& body, wire::Request::Body::Builder out) {
         if constexpr (std::is_same_v<Kind, ListRequest>) {
           out.initList().setModel(text(kind.model));
         }
+        if constexpr (std::is_same_v<Kind, WithdrawRequest>) {
+          out.initWithdraw().setNumber(kind.number.value);
+        }
+        if constexpr (std::is_same_v<Kind, OffloadFailedRequest>)
+          put(kind, out.initOffloadFailed());
+        if constexpr (std::is_same_v<Kind, RewindRequest>) put(kind, out.initRewind());
+        if constexpr (std::is_same_v<Kind, WaitRequest>) put(kind, out.initWait());
       },
       body);
 }
 RequestBody get_body(wire::Request::Body::Reader in, Check& check) {
   switch (in.which()) {
     case wire::Request::Body::OPEN:
-      return get(in.getOpen());
+      return get(in.getOpen(), check);
     case wire::Request::Body::GROUP_CALL:
       return get(in.getGroupCall(), check);
     case wire::Request::Body::POLL:
@@ -202,6 +261,14 @@ RequestBody get_body(wire::Request::Body::Reader in, Check& check) {
       return CloseRequest{};
     case wire::Request::Body::LIST:
       return ListRequest{text(in.getList().getModel())};
+    case wire::Request::Body::WITHDRAW:
+      return WithdrawRequest{CallNumber{in.getWithdraw().getNumber()}};
+    case wire::Request::Body::OFFLOAD_FAILED:
+      return get(in.getOffloadFailed());
+    case wire::Request::Body::REWIND:
+      return get(in.getRewind());
+    case wire::Request::Body::WAIT:
+      return get(in.getWait(), check);
   }
   check.note("request kind " + std::to_string(static_cast<int>(in.which())) + " is unknown");
   return CloseRequest{};
@@ -240,6 +307,8 @@ void put(const DecidedEvent& event, wire::Event::Decided::Builder out) {
   put(event.content, out.initContent());
   out.setCode(static_cast<uint8_t>(event.code));
   out.setMessage(text(event.message));
+  out.setKept(event.kept);
+  out.setRewound(event.rewound);
 }
 DecidedEvent get(wire::Event::Decided::Reader in, Check& check) {
   DecidedEvent event;
@@ -248,6 +317,8 @@ DecidedEvent get(wire::Event::Decided::Reader in, Check& check) {
   event.content = get(in.getContent());
   event.code = error_code(in.getCode(), check);
   event.message = text(in.getMessage());
+  event.kept = in.getKept();
+  event.rewound = in.getRewound();
   return event;
 }
 
@@ -257,6 +328,24 @@ void put(const AbandonEvent& event, wire::Event::Abandon::Builder out) {
 }
 AbandonEvent get(wire::Event::Abandon::Reader in) {
   return {AssignmentId{in.getAssignment()}, text(in.getReason())};
+}
+
+void put(const OffloadEvent& event, wire::Event::Offload::Builder out) {
+  out.setToken(event.token);
+  out.setReplica(text(event.replica));
+  put(event.content, out.initContent());
+}
+OffloadEvent get(wire::Event::Offload::Reader in) {
+  return {in.getToken(), text(in.getReplica()), get(in.getContent())};
+}
+
+void put(const WithdrawnEvent& event, wire::Event::Withdrawn::Builder out) {
+  out.setNumber(event.number.value);
+  out.setOk(event.ok);
+  out.setMessage(text(event.message));
+}
+WithdrawnEvent get(wire::Event::Withdrawn::Reader in) {
+  return {CallNumber{in.getNumber()}, in.getOk(), text(in.getMessage())};
 }
 
 void put(const Event& event, wire::Event::Builder out) {
@@ -274,6 +363,11 @@ void put(const Event& event, wire::Event::Builder out) {
           body.initYield().setAssignment(kind.assignment.value);
         }
         if constexpr (std::is_same_v<Kind, AbandonEvent>) put(kind, body.initAbandon());
+        if constexpr (std::is_same_v<Kind, OffloadEvent>) put(kind, body.initOffload());
+        if constexpr (std::is_same_v<Kind, DropEvent>) {
+          body.initDrop().setReason(text(kind.reason));
+        }
+        if constexpr (std::is_same_v<Kind, WithdrawnEvent>) put(kind, body.initWithdrawn());
       },
       event.body);
 }
@@ -289,6 +383,12 @@ EventBody get_body(wire::Event::Body::Reader in, Check& check) {
       return YieldEvent{AssignmentId{in.getYield().getAssignment()}};
     case wire::Event::Body::ABANDON:
       return get(in.getAbandon());
+    case wire::Event::Body::OFFLOAD:
+      return get(in.getOffload());
+    case wire::Event::Body::DROP:
+      return DropEvent{text(in.getDrop().getReason())};
+    case wire::Event::Body::WITHDRAWN:
+      return get(in.getWithdrawn());
   }
   check.note("event kind " + std::to_string(static_cast<int>(in.which())) + " is unknown");
   return YieldEvent{};
@@ -333,6 +433,9 @@ void put(const ListedReplica& replica, wire::ListedReplica::Builder out) {
   out.setBytes(replica.bytes);
   out.setSealedBytes(replica.sealed_bytes);
   out.setSource(text(replica.source));
+  out.setOffload(replica.offload);
+  out.setSpot(replica.spot);
+  out.setRetained(replica.retained);
 }
 ListedReplica get(wire::ListedReplica::Reader in, Check& check) {
   ListedReplica replica;
@@ -344,6 +447,9 @@ ListedReplica get(wire::ListedReplica::Reader in, Check& check) {
   replica.bytes = in.getBytes();
   replica.sealed_bytes = in.getSealedBytes();
   replica.source = text(in.getSource());
+  replica.offload = in.getOffload();
+  replica.spot = in.getSpot();
+  replica.retained = in.getRetained();
   return replica;
 }
 
@@ -370,6 +476,11 @@ void put(const ListResponse& list, wire::Response::Listed::Builder out) {
   out.setOpenShards(list.open_shards);
   auto replicas = out.initReplicas(count_of(list.replicas.size(), kMaxReplicas));
   for (unsigned i = 0; i < replicas.size(); ++i) put(list.replicas[i], replicas[i]);
+  auto models = out.initModels(count_of(list.models.size(), kMaxModels));
+  for (unsigned i = 0; i < models.size(); ++i) {
+    models[i].setModel(text(list.models[i].model));
+    models[i].setGeneration(list.models[i].generation.value);
+  }
 }
 ListResponse get(wire::Response::Listed::Reader in, Check& check) {
   ListResponse list;
@@ -379,7 +490,21 @@ ListResponse get(wire::Response::Listed::Reader in, Check& check) {
   for (wire::ListedReplica::Reader replica : replicas) {
     list.replicas.push_back(get(replica, check));
   }
+  auto models = in.getModels();
+  if (!check.list(models.size(), kMaxModels, "models")) return list;
+  for (wire::ListedModel::Reader model : models) {
+    list.models.push_back({text(model.getModel()), Generation{model.getGeneration()}});
+  }
   return list;
+}
+
+void put(const WaitedResponse& waited, wire::Response::Waited::Builder out) {
+  out.setThere(waited.there);
+  put(waited.content, out.initContent());
+  out.setGeneration(waited.generation.value);
+}
+WaitedResponse get(wire::Response::Waited::Reader in) {
+  return {in.getThere(), get(in.getContent()), Generation{in.getGeneration()}};
 }
 
 void put_body(const ResponseBody& body, wire::Response::Body::Builder out) {
@@ -391,6 +516,10 @@ void put_body(const ResponseBody& body, wire::Response::Body::Builder out) {
         if constexpr (std::is_same_v<Kind, AcceptedResponse>) out.setAccepted();
         if constexpr (std::is_same_v<Kind, EventsResponse>) put(kind, out);
         if constexpr (std::is_same_v<Kind, ListResponse>) put(kind, out.initList());
+        if constexpr (std::is_same_v<Kind, RewoundResponse>) {
+          out.setRewound(kind.generation.value);
+        }
+        if constexpr (std::is_same_v<Kind, WaitedResponse>) put(kind, out.initWaited());
       },
       body);
 }
@@ -406,6 +535,10 @@ ResponseBody get_body(wire::Response::Body::Reader in, Check& check) {
       return get(in.getEvents(), check);
     case wire::Response::Body::LIST:
       return get(in.getList(), check);
+    case wire::Response::Body::REWOUND:
+      return RewoundResponse{Generation{in.getRewound()}};
+    case wire::Response::Body::WAITED:
+      return get(in.getWaited());
   }
   check.note("response kind " + std::to_string(static_cast<int>(in.which())) + " is unknown");
   return AcceptedResponse{};

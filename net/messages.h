@@ -57,6 +57,18 @@ struct RequestHeader {
   bool operator==(const RequestHeader&) const = default;
 };
 
+// What a handle wants kept for as long as it is open (P5).
+struct RetainSpec {
+  uint32_t latest = 0;              // the newest so many versions of the current generation
+  std::vector<VersionId> versions;  // these, of whatever generation is the newest to have them
+  bool operator==(const RetainSpec&) const = default;
+};
+// What happens when a retained version's last copy should go and host memory cannot take it.
+enum class OffloadFailure : uint8_t {
+  kRefuse,  // unpublish, update and close fail with kRetained; the version stays published
+  kDrop,    // the version is lost; counted, and its readers get kVersionUnavailable
+};
+
 struct OpenRequest {
   std::string model;
   std::string replica;
@@ -64,6 +76,10 @@ struct OpenRequest {
   uint32_t num_shards = 0;
   std::string node;      // boot id of the machine: same node, same text
   std::string endpoint;  // of this handle's acceptor on its data plane
+  bool spot = false;     // may vanish at any time: what it holds never counts as a copy (P5)
+  RetainSpec retain = {};
+  OffloadFailure on_offload_failure = OffloadFailure::kRefuse;
+  uint64_t offload = 0;  // OffloadEvent::token: a shard of that offload; 0: an ordinary replica
   bool operator==(const OpenRequest&) const = default;
 };
 
@@ -124,8 +140,39 @@ struct ListRequest {
   bool operator==(const ListRequest&) const = default;
 };
 
+// The handle wants to close what call `number` published. The answer is a WithdrawnEvent, which may
+// wait until a retained version has found another keeper.
+struct WithdrawRequest {
+  CallNumber number;
+  bool operator==(const WithdrawRequest&) const = default;
+};
+
+// This process cannot keep its shard of the offload that an OffloadEvent asked for.
+struct OffloadFailedRequest {
+  uint64_t token = 0;
+  std::string reason;
+  bool operator==(const OffloadFailedRequest&) const = default;
+};
+
+// The next generation of a model, if the present one is `expected`. Needs no handle.
+struct RewindRequest {
+  std::string model;
+  Generation expected;
+  uint64_t ticket = 0;  // random, the same in every repetition: these are answered alike (P10)
+  bool operator==(const RewindRequest&) const = default;
+};
+
+// Answered as soon as the version is there, or after `hold` at the latest. Needs no handle.
+struct WaitRequest {
+  std::string model;
+  VersionSpec version;
+  Nanos hold;  // span; the server keeps no request longer than its heartbeat
+  bool operator==(const WaitRequest&) const = default;
+};
+
 using RequestBody = std::variant<OpenRequest, GroupCallRequest, PollRequest, ReleaseRequest,
-                                 AbortRequest, CloseRequest, ListRequest>;
+                                 AbortRequest, CloseRequest, ListRequest, WithdrawRequest,
+                                 OffloadFailedRequest, RewindRequest, WaitRequest>;
 struct Request {
   RequestHeader header;
   RequestBody body;
@@ -169,6 +216,9 @@ struct DecidedEvent {
   Content content;  // ok: what is held now; id 0: nothing new (kUpdate), or nothing (kUnpublish)
   ErrorCode code = ErrorCode::kInvalidArgument;  // not ok
   std::string message;
+  bool kept = false;  // not ok: what was published before this call still is (kRetained)
+  bool rewound =
+      false;  // ok: of a newer generation than what was held before, perhaps a lower number
   bool operator==(const DecidedEvent&) const = default;
 };
 
@@ -187,7 +237,33 @@ struct AbandonEvent {
   bool operator==(const AbandonEvent&) const = default;
 };
 
-using EventBody = std::variant<AssignedEvent, DrainedEvent, DecidedEvent, YieldEvent, AbandonEvent>;
+// Keep your shard of `content` in host memory: open it as shard of the replica `replica` with this
+// token and replicate the content's version into it. It may be read from anyone who has it, this
+// handle's own memory included.
+struct OffloadEvent {
+  uint64_t token = 0;
+  std::string replica;
+  Content content;
+  bool operator==(const OffloadEvent&) const = default;
+};
+
+// To an offload's shard: nobody needs you any more. Close.
+struct DropEvent {
+  std::string reason;
+  bool operator==(const DropEvent&) const = default;
+};
+
+// The answer to a Withdraw. ok: the publication is hidden, a DrainedEvent follows. Not ok: it stays
+// published.
+struct WithdrawnEvent {
+  CallNumber number;
+  bool ok = false;
+  std::string message;
+  bool operator==(const WithdrawnEvent&) const = default;
+};
+
+using EventBody = std::variant<AssignedEvent, DrainedEvent, DecidedEvent, YieldEvent, AbandonEvent,
+                               OffloadEvent, DropEvent, WithdrawnEvent>;
 struct Event {
   uint64_t number = 0;  // per incarnation, from 1, without gaps
   EventBody body;
@@ -232,15 +308,34 @@ struct ListedReplica {
   uint64_t bytes = 0;         // of all shards
   uint64_t sealed_bytes = 0;  // kReceiving: reported so far
   std::string source;         // kReceiving: from whom
+  bool offload = false;       // in host memory, because the version is retained
+  bool spot = false;
+  bool retained = false;  // the version, by whomever
   bool operator==(const ListedReplica&) const = default;
+};
+struct ListedModel {
+  std::string model;
+  Generation generation;  // the present one: what rewind() expects
+  bool operator==(const ListedModel&) const = default;
 };
 struct ListResponse {
   std::vector<ListedReplica> replicas;  // by model, version (newest first), replica
+  std::vector<ListedModel> models;
   uint64_t open_shards = 0;
   bool operator==(const ListResponse&) const = default;
 };
-using ResponseBody =
-    std::variant<Failure, OpenedResponse, AcceptedResponse, EventsResponse, ListResponse>;
+struct RewoundResponse {
+  Generation generation;  // the new one
+  bool operator==(const RewoundResponse&) const = default;
+};
+struct WaitedResponse {
+  bool there = false;     // false: not within `hold`
+  Content content;        // there: which
+  Generation generation;  // the present one; 0: nobody has this model open
+  bool operator==(const WaitedResponse&) const = default;
+};
+using ResponseBody = std::variant<Failure, OpenedResponse, AcceptedResponse, EventsResponse,
+                                  ListResponse, RewoundResponse, WaitedResponse>;
 struct Response {
   BootId server;
   ResponseBody body;

@@ -31,6 +31,11 @@ struct VersionSpec {
   back @2 :UInt32;
 }
 
+struct RetainSpec {
+  latest @0 :UInt32;
+  versions @1 :List(UInt64);
+}
+
 struct Request {
   incarnation @0 :UInt64;
   session @1 :UInt64;
@@ -43,6 +48,10 @@ struct Request {
     abort @7 :Abort;
     close @8 :Void;
     list @9 :List;
+    withdraw @10 :Withdraw;
+    offloadFailed @11 :OffloadFailed;
+    rewind @12 :Rewind;
+    wait @13 :Wait;
   }
 
   struct Open {
@@ -52,6 +61,10 @@ struct Request {
     numShards @3 :UInt32;
     node @4 :Text;
     endpoint @5 :Text;
+    spot @6 :Bool;
+    retain @7 :RetainSpec;
+    onOffloadFailure @8 :UInt8;
+    offload @9 :UInt64;
   }
   struct GroupCall {
     number @0 :UInt64;
@@ -79,6 +92,23 @@ struct Request {
   struct List {
     model @0 :Text;
   }
+  struct Withdraw {
+    number @0 :UInt64;
+  }
+  struct OffloadFailed {
+    token @0 :UInt64;
+    reason @1 :Text;
+  }
+  struct Rewind {
+    model @0 :Text;
+    expected @1 :UInt64;
+    ticket @2 :UInt64;
+  }
+  struct Wait {
+    model @0 :Text;
+    version @1 :VersionSpec;
+    holdNanos @2 :Int64;
+  }
 }
 
 struct SourceDescription {
@@ -97,6 +127,9 @@ struct Event {
     decided @3 :Decided;
     yield @4 :Yield;
     abandon @5 :Abandon;
+    offload @6 :Offload;
+    drop @7 :Drop;
+    withdrawn @8 :Withdrawn;
   }
 
   struct Assigned {
@@ -114,6 +147,8 @@ struct Event {
     content @2 :Content;
     code @3 :UInt8;
     message @4 :Text;
+    kept @5 :Bool;
+    rewound @6 :Bool;
   }
   struct Yield {
     assignment @0 :UInt64;
@@ -121,6 +156,19 @@ struct Event {
   struct Abandon {
     assignment @0 :UInt64;
     reason @1 :Text;
+  }
+  struct Offload {
+    token @0 :UInt64;
+    replica @1 :Text;
+    content @2 :Content;
+  }
+  struct Drop {
+    reason @0 :Text;
+  }
+  struct Withdrawn {
+    number @0 :UInt64;
+    ok @1 :Bool;
+    message @2 :Text;
   }
 }
 
@@ -132,6 +180,8 @@ struct Response {
     accepted @3 :Void;
     events @4 :List(Event);
     list @5 :Listed;
+    rewound @6 :UInt64;
+    waited @7 :Waited;
   }
 
   struct Failure {
@@ -150,7 +200,18 @@ struct Response {
   struct Listed {
     replicas @0 :List(ListedReplica);
     openShards @1 :UInt64;
+    models @2 :List(ListedModel);
   }
+  struct Waited {
+    there @0 :Bool;
+    content @1 :Content;
+    generation @2 :UInt64;
+  }
+}
+
+struct ListedModel {
+  model @0 :Text;
+  generation @1 :UInt64;
 }
 
 struct ListedReplica {
@@ -162,6 +223,9 @@ struct ListedReplica {
   bytes @5 :UInt64;
   sealedBytes @6 :UInt64;
   source @7 :Text;
+  offload @8 :Bool;
+  spot @9 :Bool;
+  retained @10 :Bool;
 }
 
 struct HelloMessage {

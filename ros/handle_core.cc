@@ -135,6 +135,15 @@ void HandleCore::on(const net::AbandonEvent& event) {
   }
 }
 
+// A process without room for offloads says so.
+void HandleCore::on(const net::OffloadEvent& event) {
+  session_.post(net::OffloadFailedRequest{event.token, describe() + " keeps no offloads"});
+}
+
+void HandleCore::on(const net::DropEvent&) {}
+
+void HandleCore::on(const net::WithdrawnEvent&) {}
+
 void HandleCore::on_rejected(const net::RequestBody& body, const net::Failure& failure) {
   const auto* call = std::get_if<net::GroupCallRequest>(&body);
   if (call == nullptr || call->number != call_.number || call_.decided.has_value()) return;

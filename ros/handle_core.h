@@ -75,6 +75,9 @@ class HandleCore final : public SessionListener {
   void on(const net::DecidedEvent& event);
   void on(const net::YieldEvent& event);
   void on(const net::AbandonEvent& event);
+  void on(const net::OffloadEvent& event);
+  void on(const net::DropEvent& event);
+  void on(const net::WithdrawnEvent& event);
 
   void enqueue(flow::Task<void> job) {
     jobs_.push_back(std::move(job));

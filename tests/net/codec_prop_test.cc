@@ -73,18 +73,34 @@ Content any_content() {
 }
 LayoutSummary any_layout() { return {any_u64(), any_u64(), any_u64(), any_u64()}; }
 RemoteRegion any_region() { return {any_u64(), any_u64(), any_u64()}; }
-ErrorCode any_code() { return any_of(ErrorCode::kCorrupt); }
+ErrorCode any_code() { return any_of(ErrorCode::kRetained); }
+
+VersionSpec any_version() {
+  return {any_of(VersionKind::kLatest), VersionId{any_u64()}, any_u32()};
+}
+std::vector<VersionId> any_versions() {
+  std::vector<VersionId> versions;
+  const int count = *rc::gen::inRange(0, 5);
+  for (int i = 0; i < count; ++i) versions.push_back({any_u64()});
+  return versions;
+}
 
 RequestBody any_request_body() {
   switch (*rc::gen::inRange<size_t>(0, std::variant_size_v<RequestBody>)) {
     case 0:
-      return OpenRequest{any_text(), any_text(), ShardIndex{any_u32()},
-                         any_u32(),  any_text(), any_text()};
+      return OpenRequest{any_text(),
+                         any_text(),
+                         ShardIndex{any_u32()},
+                         any_u32(),
+                         any_text(),
+                         any_text(),
+                         any<bool>(),
+                         {any_u32(), any_versions()},
+                         any_of(OffloadFailure::kDrop),
+                         any_u64()};
     case 1:
-      return GroupCallRequest{
-          CallNumber{any_u64()}, any_of(CallKind::kUpdate),
-          VersionSpec{any_of(VersionKind::kLatest), VersionId{any_u64()}, any_u32()}, any_nanos(),
-          any_layout()};
+      return GroupCallRequest{CallNumber{any_u64()}, any_of(CallKind::kUpdate), any_version(),
+                              any_nanos(), any_layout()};
     case 2:
       return PollRequest{any_u64(), any_u64(), any_nanos()};
     case 3:
@@ -96,6 +112,14 @@ RequestBody any_request_body() {
       return CloseRequest{};
     case 6:
       return ListRequest{any_text()};
+    case 7:
+      return WithdrawRequest{CallNumber{any_u64()}};
+    case 8:
+      return OffloadFailedRequest{any_u64(), any_text()};
+    case 9:
+      return RewindRequest{any_text(), Generation{any_u64()}, any_u64()};
+    case 10:
+      return WaitRequest{any_text(), any_version(), any_nanos()};
   }
   RC_FAIL("a kind of request has no generator");
   return CloseRequest{};
@@ -114,19 +138,26 @@ EventBody any_event_body() {
     case 1:
       return DrainedEvent{CallNumber{any_u64()}};
     case 2:
-      return DecidedEvent{CallNumber{any_u64()}, any<bool>(), any_content(), any_code(),
-                          any_text()};
+      return DecidedEvent{CallNumber{any_u64()}, any<bool>(), any_content(), any_code(), any_text(),
+                          any<bool>(),           any<bool>()};
     case 3:
       return YieldEvent{AssignmentId{any_u64()}};
     case 4:
       return AbandonEvent{AssignmentId{any_u64()}, any_text()};
+    case 5:
+      return OffloadEvent{any_u64(), any_text(), any_content()};
+    case 6:
+      return DropEvent{any_text()};
+    case 7:
+      return WithdrawnEvent{CallNumber{any_u64()}, any<bool>(), any_text()};
   }
   RC_FAIL("a kind of event has no generator");
   return YieldEvent{};
 }
 ListedReplica any_replica() {
-  return {any_text(), any_text(), any_content(), any_of(ReplicaState::kHidden),
-          any_u32(),  any_u64(),  any_u64(),     any_text()};
+  return {any_text(),  any_text(),  any_content(), any_of(ReplicaState::kHidden),
+          any_u32(),   any_u64(),   any_u64(),     any_text(),
+          any<bool>(), any<bool>(), any<bool>()};
 }
 ResponseBody any_response_body() {
   const int count = *rc::gen::inRange(0, 20);
@@ -146,9 +177,14 @@ ResponseBody any_response_body() {
     case 4: {
       ListResponse list;
       for (int i = 0; i < count; ++i) list.replicas.push_back(any_replica());
+      for (int i = 0; i < count; ++i) list.models.push_back({any_text(), Generation{any_u64()}});
       list.open_shards = any_u64();
       return list;
     }
+    case 5:
+      return RewoundResponse{Generation{any_u64()}};
+    case 6:
+      return WaitedResponse{any<bool>(), any_content(), Generation{any_u64()}};
   }
   RC_FAIL("a kind of response has no generator");
   return AcceptedResponse{};
