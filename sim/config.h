@@ -58,6 +58,14 @@ struct BandwidthConfig {
   uint64_t nic_tx = 25'000'000'000;  // bytes per second, per host
   uint64_t nic_rx = 25'000'000'000;
   uint64_t wide = 5'000'000'000;  // per pair and direction of datacenters
+  // Of no account when 0. Caps are what one flow reaches however idle its links are.
+  uint64_t flow_cap = 0;       // within a datacenter
+  uint64_t wide_flow_cap = 0;  // between datacenters
+  // A machine's own NIC, each way, for all flows of its hosts that leave the datacenter; without it
+  // they take the hosts' NICs.
+  uint64_t node_wide = 0;
+  // Memory of the machine to or from its devices, per host and direction: what start_copy() takes.
+  uint64_t pcie = 48'000'000'000;
 };
 
 struct WorldConfig {

@@ -12,7 +12,9 @@
 
 namespace weightlane::sim {
 
-constexpr uint32_t kHostsMost = 64;  // a set of hosts is a 64-bit mask
+// A set of hosts is a 64-bit mask: cuts and checkers know hosts below this. A world without either
+// may have more.
+constexpr uint32_t kHostsMost = 64;
 
 enum class Plane : uint8_t { kControl, kData };
 
@@ -29,6 +31,7 @@ using CutId = StrongId<struct CutTag, uint64_t>;
 class Network {
  public:
   bool blocked(Plane plane, HostId from, HostId to) const {
+    if (cuts_.empty() || from.value >= kHostsMost || to.value >= kHostsMost) return false;
     return (rows_[static_cast<size_t>(plane)][from.value] & host_bit(to)) != 0;
   }
   // Either direction.

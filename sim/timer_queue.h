@@ -24,7 +24,7 @@ class TimerQueue {
     HostId host() const { return {static_cast<uint32_t>(key & (kHostLimit - 1))}; }
     uint64_t sequence() const { return key >> kHostBits; }
   };
-  static constexpr uint32_t kHostBits = 8;
+  static constexpr uint32_t kHostBits = 18;  // leaves 46 bits of sequence
   static constexpr uint32_t kHostLimit = 1u << kHostBits;
   static constexpr uint32_t kParked = 1u << 31;  // in a node's slot: parked_timers_ of its host
 

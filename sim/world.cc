@@ -54,7 +54,7 @@ World::~World() {
 
 Host& World::add_host(HostPlace place) {
   const HostId id{host_count()};
-  WL_ASSERT_OP(id.value, <, kHostsMost);
+  WL_ASSERT_OP(id.value, <, TimerQueue::kHostLimit);
   if (place.name.empty()) place.name = "h" + std::to_string(id.value);
   if (place.node.empty()) place.node = "node-" + place.name;
   bandwidth_.add_host(id, place);
