@@ -31,8 +31,9 @@ std::string outcome(bool ok, ErrorCode code) { return ok ? "ok" : error_code_nam
 
 // In the order of net::RequestBody.
 const char* request_name(const net::Request& request) {
-  constexpr const char* kNames[] = {"open",  "group_call", "poll", "release",
-                                    "abort", "close",      "list"};
+  constexpr const char* kNames[] = {"open",           "group_call", "poll", "release",
+                                    "abort",          "close",      "list", "withdraw",
+                                    "offload_failed", "rewind",     "wait"};
   static_assert(std::size(kNames) == std::variant_size_v<net::RequestBody>);
   return kNames[request.body.index()];
 }
