@@ -95,18 +95,18 @@ ros::OpenOptions open_options(const PeerOptions& options, const std::string& mod
   open.servers = {options.server};
   open.timing.checksums = options.checksums;
   // A reader learns that bytes are proven up to two windows after they have come, and only then may
-  // the next one in a chain have them. So a window is a small part of the shard: whatever the speed
-  // of the links, each reader of a chain then adds a few per cent of one transfer.
+  // the next one in a chain have them. So the window starts as a small part of the shard: whatever
+  // the speed of the links, each reader of a chain then adds one or two per cent of one transfer.
   constexpr uint64_t kPage = 4096;
-  const uint64_t slice = bytes / 256 / kPage * kPage;
-  open.timing.slice_bytes = std::clamp<uint64_t>(slice, kPage * 16, open.timing.slice_bytes);
-  open.timing.window_bytes =
-      std::clamp<uint64_t>(bytes / 64, open.timing.slice_bytes * 4, open.timing.window_bytes);
+  constexpr uint64_t kSlicesInFlight = 4;
+  uint64_t start = std::clamp<uint64_t>(bytes / 256, kPage * 16, open.timing.window_start_bytes);
   if (options.window > 0) {
     open.timing.window_bytes = std::max<uint64_t>(options.window, kPage * 16);
-    open.timing.slice_bytes = std::clamp<uint64_t>(open.timing.window_bytes / 4 / kPage * kPage,
-                                                   kPage, open.timing.slice_bytes);
+    start = open.timing.window_bytes;
   }
+  open.timing.window_start_bytes = start;
+  open.timing.slice_bytes =
+      std::clamp<uint64_t>(start / kSlicesInFlight / kPage * kPage, kPage, open.timing.slice_bytes);
   return open;
 }
 

@@ -7,7 +7,7 @@ pkg_check_modules(ISAL REQUIRED IMPORTED_TARGET libisal)
 
 wl_library(wl_checksum checksum.cc DEPS PkgConfig::ISAL)
 wl_library(wl_planes
-           composite_plane.cc copy.cc memory_registry.cc
+           arena_cache.cc composite_plane.cc copy.cc memory_registry.cc
            process_identity.cc read_queue.cc same_host_board.cc same_host_plane.cc
            same_host_reader.cc shared_memory.cc tcp_address.cc tcp_connect.cc tcp_plane.cc
            tcp_reader.cc tcp_socket.cc tcp_source.cc thread_group.cc unix_channel.cc

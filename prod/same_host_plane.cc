@@ -219,6 +219,7 @@ SameHostPlane::SameHostPlane(EventLoop& loop, SameHostOptions options)
       options_(options),
       arenas_(options.arenas != nullptr ? options.arenas : &own_arenas_),
       registry_(loop, arenas_),
+      mapped_(loop),
       copies_(std::make_unique<HelperThreads>(options.copy_threads)),
       tasks_(loop.runtime()) {}
 
@@ -353,7 +354,7 @@ flow::Task<Result<uint64_t>> SameHostPlane::checksum(net::RegionId region, uint6
 // What arrives on the channel before there is a pair. The channel is closed with it, unless a
 // reader took it.
 struct SameHostPlane::Connecting {
-  explicit Connecting(flow::Runtime& runtime) : changed(runtime) {}
+  Connecting(flow::Runtime& runtime, ArenaCache* cache) : changed(runtime), mapped(cache) {}
   ~Connecting() {
     if (channel != nullptr) channel->close();
   }
@@ -367,8 +368,8 @@ struct SameHostPlane::Connecting {
         break;
       }
       case SameHostFrame::kArena: {
-        Result<std::unique_ptr<MappedArena>> arena =
-            MappedArena::map(frame.a, frame.b, std::move(file));
+        Result<std::shared_ptr<const MappedArena>> arena =
+            mapped->map(peer.pid, peer.process, frame.a, frame.b, std::move(file));
         // What can't be mapped is read by process_vm_readv.
         if (arena) peer.arenas.emplace(arena_id(body), std::move(*arena));
         break;
@@ -401,6 +402,7 @@ struct SameHostPlane::Connecting {
   bool decided() const { return accepted || refusal || closed; }
 
   flow::Signal changed;
+  ArenaCache* mapped;
   std::shared_ptr<UnixChannel> channel;
   SameHostPeer peer;
   uint64_t board_address = 0;
@@ -448,7 +450,7 @@ flow::Task<Result<net::Connected>> SameHostPlane::connect_to(SameHostEndpoint en
   if (process_start_time(credentials.pid) != endpoint.start_time) {
     co_return unreachable(endpoint, "it has gone, and another process has its number");
   }
-  auto connecting = std::make_shared<Connecting>(loop_.runtime());
+  auto connecting = std::make_shared<Connecting>(loop_.runtime(), &mapped_);
   connecting->peer.pid = credentials.pid;
   connecting->peer.process =
       FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, credentials.pid, 0)));
@@ -493,9 +495,9 @@ flow::Task<Result<net::Connected>> SameHostPlane::connect_to(SameHostEndpoint en
 
 std::unique_ptr<net::QueuePair> SameHostPlane::make_pair(
     const std::shared_ptr<Connecting>& connecting, flow::Signal* wake) {
-  auto reader =
-      std::make_shared<SameHostReader>(loop_, registry_, copies_.get(), wake, capabilities(),
-                                       std::move(connecting->peer), connecting->channel);
+  auto reader = std::make_shared<SameHostReader>(loop_, registry_, copies_.get(), &mapped_, wake,
+                                                 capabilities(), std::move(connecting->peer),
+                                                 connecting->channel);
   UnixChannel::Callbacks callbacks;
   std::weak_ptr<SameHostReader> weak = reader;
   callbacks.on_frame = [weak](const UnixFrame& frame, const Bytes& body, FileDescriptor file) {

@@ -23,6 +23,7 @@
 #include "flow/task_set.h"
 #include "net/data_plane.h"
 #include "prod/adopts_words.h"
+#include "prod/arena_cache.h"
 #include "prod/helper_threads.h"
 #include "prod/memory_registry.h"
 #include "prod/same_host_reader.h"
@@ -68,6 +69,8 @@ class SameHostPlane final : public net::DataPlane, public AdoptsWords {
   flow::Task<Result<net::Connected>> connect(std::string endpoint, Bytes hello, flow::Signal* wake,
                                              Nanos deadline) override;
 
+  const ArenaCache& mapped() const { return mapped_; }
+
  private:
   class Served;
   class PassivePair;
@@ -95,6 +98,7 @@ class SameHostPlane final : public net::DataPlane, public AdoptsWords {
   std::map<uint64_t, net::Acceptor*> services_;
   std::set<std::shared_ptr<Served>> strangers_;
   std::vector<std::weak_ptr<SameHostReader>> readers_;
+  ArenaCache mapped_;  // memory of peers
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   FileDescriptor listening_;
   std::unique_ptr<FdWatch> listening_watch_;

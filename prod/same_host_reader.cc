@@ -76,10 +76,12 @@ struct SameHostReader::Job {
 };
 
 SameHostReader::SameHostReader(EventLoop& loop, MemoryRegistry& registry, HelperThreads* copies,
-                               flow::Signal* wake, net::Capabilities capabilities,
-                               SameHostPeer peer, std::shared_ptr<UnixChannel> channel)
+                               ArenaCache* mapped, flow::Signal* wake,
+                               net::Capabilities capabilities, SameHostPeer peer,
+                               std::shared_ptr<UnixChannel> channel)
     : registry_(&registry),
       copies_(copies),
+      mapped_(mapped),
       peer_(std::move(peer)),
       queue_(std::make_shared<ReadQueue>(loop, wake, capabilities)),
       channel_(std::move(channel)),
@@ -104,8 +106,9 @@ uint64_t arena_id(const Bytes& body) {
 }
 
 void SameHostReader::on_frame(const UnixFrame& frame, const Bytes& body, FileDescriptor file) {
-  if (frame.kind != static_cast<uint32_t>(SameHostFrame::kArena)) return;
-  Result<std::unique_ptr<MappedArena>> arena = MappedArena::map(frame.a, frame.b, std::move(file));
+  if (frame.kind != static_cast<uint32_t>(SameHostFrame::kArena) || mapped_ == nullptr) return;
+  Result<std::shared_ptr<const MappedArena>> arena =
+      mapped_->map(peer_.pid, peer_.process, frame.a, frame.b, std::move(file));
   if (!arena) return;  // its memory is read by process_vm_readv then
   std::lock_guard lock(mutex_);
   arenas_.emplace(arena_id(body), std::move(*arena));
@@ -113,6 +116,7 @@ void SameHostReader::on_frame(const UnixFrame& frame, const Bytes& body, FileDes
 
 void SameHostReader::plane_gone() {
   copies_ = nullptr;
+  mapped_ = nullptr;
   queue_->break_pair();
   channel_->close();
 }

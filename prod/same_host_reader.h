@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "net/data_plane.h"
+#include "prod/arena_cache.h"
 #include "prod/checksum.h"
 #include "prod/helper_threads.h"
 #include "prod/read_queue.h"
@@ -41,8 +42,8 @@ class SameHostReader final : public RegionUser,
                              public std::enable_shared_from_this<SameHostReader> {
  public:
   SameHostReader(EventLoop& loop, MemoryRegistry& registry, HelperThreads* copies,
-                 flow::Signal* wake, net::Capabilities capabilities, SameHostPeer peer,
-                 std::shared_ptr<UnixChannel> channel);
+                 ArenaCache* mapped, flow::Signal* wake, net::Capabilities capabilities,
+                 SameHostPeer peer, std::shared_ptr<UnixChannel> channel);
 
   // On the loop's thread.
   net::PostResult post(const net::ReadWork& work);
@@ -69,6 +70,7 @@ class SameHostReader final : public RegionUser,
 
   MemoryRegistry* registry_;
   HelperThreads* copies_;  // null once the plane has gone
+  ArenaCache* mapped_;     // likewise
   const SameHostPeer peer_;
   const std::shared_ptr<ReadQueue> queue_;
   std::shared_ptr<UnixChannel> channel_;

@@ -106,6 +106,9 @@ SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
 void SharedMemory::release() {
   if (data_ == nullptr) return;
   arenas_->remove(reinterpret_cast<uint64_t>(data_));
+  // A peer's mapping would keep the pages. It reads zeros from now on, and they don't count: the
+  // arena is no region's any more.
+  madvise(data_, size_, MADV_REMOVE);
   munmap(data_, size_);
   data_ = nullptr;
 }

@@ -47,7 +47,7 @@ class SharedArenas {
 class SharedMemory {
  public:
   // All 0, page aligned, with huge pages where the system lets have them. Costs pages only when
-  // touched. kResourceExhausted.
+  // touched. Freed, its pages go at once, though peers may still map it. kResourceExhausted.
   static Result<SharedMemory> allocate(SharedArenas& arenas, uint64_t bytes);
 
   SharedMemory(SharedMemory&& other) noexcept { *this = std::move(other); }
@@ -76,6 +76,9 @@ class MappedArena {
   MappedArena(const MappedArena&) = delete;
   MappedArena& operator=(const MappedArena&) = delete;
 
+  bool is(uint64_t peer_address, uint64_t length) const {
+    return peer_address == peer_address_ && length == length_;
+  }
   // Where the peer's [address, address + bytes) is here; null when it is not all in this arena.
   const uint8_t* at(uint64_t address, uint64_t bytes) const {
     if (address < peer_address_ || bytes > length_) return nullptr;

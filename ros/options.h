@@ -33,7 +33,8 @@ struct HandleOptions {
   Nanos progress_poll_max = millis(20);
   uint64_t slice_bytes =
       4ull << 20;  // how the stream is cut: one READ, one checksum. The same on both sides
-  uint64_t window_bytes = 64ull << 20;  // READs in flight
+  uint64_t window_bytes = 64ull << 20;        // READs in flight at most
+  uint64_t window_start_bytes = 16ull << 20;  // and before a link has shown that it holds more
   bool checksums = false;               // end to end, per slice; publisher and reader need it
 };
 

@@ -21,7 +21,9 @@ constexpr Nanos kRefusedPause = millis(5);  // first pause, doubling
 }  // namespace
 
 Reader::Reader(Context context, net::AssignedEvent assigned)
-    : context_(context), assigned_(std::move(assigned)) {}
+    : context_(context),
+      assigned_(std::move(assigned)),
+      window_(context.options->window_start_bytes, context.options->window_bytes) {}
 
 void Reader::stop(net::ReleaseKind kind, bool only_if_unopened) {
   if (only_if_unopened && opened()) return;
@@ -176,8 +178,7 @@ void Reader::post_slices() {
   const Layout& layout = *context_.layout;
   while (next_to_post_ < slices_allowed_) {
     const Slice& slice = layout.slices()[next_to_post_];
-    if (bytes_in_flight_ > 0 && bytes_in_flight_ + slice.length > context_.options->window_bytes)
-      return;
+    if (!window_.admits(slice.length)) return;
     const net::TensorPlace& mine = layout.places()[slice.tensor];
     const net::TensorPlace& theirs = welcome_.tensors[slice.tensor];
     net::ReadWork work;
@@ -193,10 +194,11 @@ void Reader::post_slices() {
       context_.environment.runtime->probe(probes::kQueueFull);
     broken_ = broken_ || posted == net::PostResult::kBroken;
     if (posted != net::PostResult::kPosted) return;
-    if (idle()) last_progress_ = context_.environment.runtime->now();
+    const Nanos now = context_.environment.runtime->now();
+    if (idle()) last_progress_ = now;
+    window_.posted(work.work_id, slice.length, now);
     ++outstanding_;
     ++next_to_post_;
-    bytes_in_flight_ += slice.length;
   }
 }
 
@@ -209,7 +211,9 @@ void Reader::post_look() {
   const net::PostResult posted = pair_->post_read(work);
   broken_ = broken_ || posted == net::PostResult::kBroken;
   if (posted != net::PostResult::kPosted) return;
-  if (idle()) last_progress_ = context_.environment.runtime->now();
+  const Nanos now = context_.environment.runtime->now();
+  if (idle()) last_progress_ = now;
+  window_.posted(kLookId, 0, now);
   ++outstanding_;
   look_under_way_ = true;
   look_covers_ = completed_;
@@ -224,6 +228,7 @@ bool Reader::take_completions(ReadOutcome& outcome) {
       return false;
     }
     last_progress_ = context_.environment.runtime->now();
+    window_.completed(completion->work_id, last_progress_);
     if (completion->work_id == kLookId) {
       if (!look_completed(outcome)) return false;
     } else {
@@ -235,7 +240,6 @@ bool Reader::take_completions(ReadOutcome& outcome) {
 
 void Reader::slice_completed(size_t slice, uint64_t checksum) {
   const uint64_t length = context_.layout->slices()[slice].length;
-  bytes_in_flight_ -= length;
   if (context_.environment.observer != nullptr)
     context_.environment.observer->on_bytes_read(context_.name, length, transport_);
   if (!context_.receiving->checksums.empty()) context_.receiving->checksums[slice] = checksum;

@@ -23,6 +23,7 @@
 #include "flow/signal.h"
 #include "ros/layout.h"
 #include "ros/source.h"
+#include "ros/window.h"
 
 namespace weightlane::ros {
 
@@ -73,8 +74,8 @@ class Reader {
   Result<Done> accept_welcome(std::span<const uint8_t> payload);
   flow::Task<ReadOutcome> transfer();
   flow::Task<ReadOutcome> check_digests();
-  flow::Task<Result<Done>> read_words(net::RemoteRegion from, uint64_t offset,
-                                      net::RegionId into, uint64_t into_offset, uint64_t length);
+  flow::Task<Result<Done>> read_words(net::RemoteRegion from, uint64_t offset, net::RegionId into,
+                                      uint64_t into_offset, uint64_t length);
   void post_slices();
   void post_look();
   bool take_completions(ReadOutcome& outcome);
@@ -101,7 +102,7 @@ class Reader {
   bool look_under_way_ = false;
   bool first_look_done_ = false;
   bool broken_ = false;  // a post was refused for good
-  uint64_t bytes_in_flight_ = 0;
+  Window window_;
   uint64_t outstanding_ = 0;  // READs
   Nanos last_progress_{0};
 };

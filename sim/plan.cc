@@ -68,7 +68,9 @@ void draw_protocol(Dice& dice, Plan& plan) {
   // A slice is some granules; a shard has no more than about 24 of them, so that a run stays small.
   const uint64_t least = std::max<uint64_t>(1, total / 24);
   plan.handle.slice_bytes = granule * dice.between(least, least + 7);
-  plan.handle.window_bytes = plan.handle.slice_bytes * dice.between(1, 8);
+  const uint64_t window = dice.between(1, 8);
+  plan.handle.window_bytes = plan.handle.slice_bytes * window;
+  plan.handle.window_start_bytes = plan.handle.slice_bytes * dice.between(1, window);
   world.data.max_outstanding_reads = static_cast<uint32_t>(dice.log(2, 64));
   world.data.pieces_most = static_cast<uint32_t>(dice.between(1, 3));
   plan.server.pipelining = !dice.percent(10);
@@ -260,6 +262,7 @@ void visit_plan(Plan& plan, Visit visit) {
   span("handle.progress_poll_max_ns", plan.handle.progress_poll_max);
   number("handle.slice_bytes", plan.handle.slice_bytes);
   number("handle.window_bytes", plan.handle.window_bytes);
+  number("handle.window_start_bytes", plan.handle.window_start_bytes);
   number("handle.checksums", plan.handle.checksums);
 
   WorldConfig& world = plan.world;

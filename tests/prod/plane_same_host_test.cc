@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -162,6 +163,31 @@ TEST_P(TwoProcesses, BytesComeAcrossAndDeathIsNoticed) {
   EXPECT_EQ(gone.error().code, ErrorCode::kUnreachable) << gone.error().message;
 }
 
+// A reader connects anew for each version; it must not pay for the page tables again.
+TEST_P(TwoProcesses, AMappingServesTheNextConnectionAndGoesWithItsProcess) {
+  const bool shared = GetParam();
+  SourceProcess source(shared);
+  EventLoop loop;
+  std::unique_ptr<SameHostPlane> plane = make_plane(loop);
+  Registered into(loop, *plane, kSize);
+  for (int round = 0; round < 3; ++round) {
+    Reading reading(loop);
+    ASSERT_TRUE(connect_reading(loop, *plane, source.endpoint, reading).ok());
+    std::fill(into.data.begin(), into.data.end(), uint8_t{0});
+    ASSERT_EQ(reading.link.pair->post_read(work_of(into, reading.remote, kSize)),
+              net::PostResult::kPosted);
+    const std::optional<net::Completion> completion = next_of(loop, reading.link);
+    ASSERT_TRUE(completion.has_value());
+    ASSERT_EQ(completion->status, net::CompletionStatus::kSuccess);
+    EXPECT_EQ(into.data[4097], static_cast<uint8_t>(4097 * 7 + 1));
+    EXPECT_TRUE(destroy_link(loop, reading.link));
+    EXPECT_EQ(plane->mapped().size(), shared ? 1u : 0u);
+  }
+  source.kill_and_bury();
+  for (int i = 0; i < 1000 && plane->mapped().size() > 0; ++i) run_for(loop, millis(5));
+  EXPECT_EQ(plane->mapped().size(), 0u);
+}
+
 INSTANTIATE_TEST_SUITE_P(Memory, TwoProcesses, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Shared" : "Plain"; });
 
@@ -298,6 +324,23 @@ TEST(SharedMemory, IsFoundByAddressUntilItIsFreed) {
   moved = std::move(*SharedMemory::allocate(arenas, 4096));
   EXPECT_EQ(arenas.find(address, 1), nullptr);
   EXPECT_FALSE(SharedMemory::allocate(arenas, 0).ok());
+}
+
+TEST(SharedMemory, FreedPagesGoThoughAPeerMapsThem) {
+  SharedArenas arenas;
+  std::optional<SharedMemory> memory = std::move(*SharedMemory::allocate(arenas, kSize));
+  std::memset(memory->data(), 7, kSize);
+  const auto address = reinterpret_cast<uint64_t>(memory->data());
+  const FileDescriptor file(dup(arenas.find(address, 1)->file.get()));
+  const auto mapped = std::move(*MappedArena::map(address, kSize, FileDescriptor(dup(file.get()))));
+  EXPECT_EQ(*mapped->at(address + 5000, 1), 7);
+  struct stat status{};
+  ASSERT_EQ(fstat(file.get(), &status), 0);
+  EXPECT_EQ(status.st_blocks * 512, static_cast<int64_t>(kSize));
+  memory.reset();
+  ASSERT_EQ(fstat(file.get(), &status), 0);
+  EXPECT_EQ(status.st_blocks, 0);
+  EXPECT_EQ(*mapped->at(address + 5000, 1), 0);  // and reading it is no fault
 }
 
 TEST(SharedMemory, ADescriptorThatCouldShrinkIsNotMapped) {

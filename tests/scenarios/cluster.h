@@ -65,6 +65,7 @@ class Cluster final {
     plan.granules[0] = granules;
     plan.handle.slice_bytes = plan.world.data.granule_bytes;
     plan.handle.window_bytes = 4 * plan.world.data.granule_bytes;
+    plan.handle.window_start_bytes = plan.handle.window_bytes;
     plan.world.bandwidth.nic_tx = plan.world.bandwidth.nic_rx =
         64u << 20;  // a granule takes a millisecond
     return plan;
