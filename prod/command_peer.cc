@@ -99,7 +99,7 @@ ros::OpenOptions open_options(const PeerOptions& options, const std::string& mod
   // the speed of the links, each reader of a chain then adds one or two per cent of one transfer.
   constexpr uint64_t kPage = 4096;
   constexpr uint64_t kSlicesInFlight = 4;
-  uint64_t start = std::clamp<uint64_t>(bytes / 256, kPage * 16, open.timing.window_start_bytes);
+  uint64_t start = std::clamp<uint64_t>(bytes / 128, kPage * 64, open.timing.window_start_bytes);
   if (options.window > 0) {
     open.timing.window_bytes = std::max<uint64_t>(options.window, kPage * 16);
     start = open.timing.window_bytes;

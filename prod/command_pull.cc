@@ -3,8 +3,6 @@
 // The layout comes first (prod/layout_model.h), then the space on the disk is taken, then the
 // weights move: so nothing is moved that can't be written, and a file has its name only once it is
 // whole. While it receives, and until it ends, this process serves other readers.
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -30,6 +28,8 @@ constexpr Nanos kAnswerWithin = seconds(5);
 constexpr Nanos kOpenWithin = seconds(20);
 constexpr Nanos kLayoutWithin = seconds(30);
 constexpr Nanos kLook = millis(50);
+constexpr Nanos kCloseWithin = seconds(5);
+constexpr int kStoppedStatus = 130;  // as a shell says of a program that SIGINT ended
 
 // One shard: its layout, its file to be, its memory and its handle.
 struct Part {
@@ -57,6 +57,7 @@ class PullCommand final : public Command {
   Result<Done> write_and_leave(const StopRequest& stop);
   void show(const std::vector<Part>& parts);
   void tell();
+  int fail(const Error& error);
 
   PeerOptions peer_;
   net::VersionSpec wanted_;
@@ -66,6 +67,7 @@ class PullCommand final : public Command {
   Nanos timeout_ = seconds(600);
   bool json_ = false;
   bool serve_ = false;
+  bool stopped_ = false;  // by its user, before all was there
 
   std::optional<Log> log_;
   std::unique_ptr<Worker> worker_;
@@ -268,18 +270,16 @@ Result<Done> PullCommand::receive(const StopRequest& stop) {
       left.fetch_sub(1);
     });
   }
-  while (left.load() > 0) {
-    if (stop.wait(kLook)) {
-      // The calls can't be taken back and the process ends: its peers see a reader that died.
-      for (Part& part : parts_) part.writer = SafetensorsWriter();
-      progress_.clear();
-      std::fprintf(stderr, "weightlane pull: stopped; nothing was written\n");
-      ::_exit(130);
-    }
-    show(parts_);
+  while (left.load() > 0 && !stop.wait(kLook)) show(parts_);
+  stopped_ = left.load() > 0;
+  if (stopped_) {
+    // The calls end when the server says so, or is lost; a second signal ends the process now.
+    progress_.show("stopping");
+    for (Part& part : parts_) part.handle->give_up("stopped by its user");
   }
   for (std::thread& thread : threads) thread.join();
   finished_ = monotonic_now();
+  if (stopped_) return Error{ErrorCode::kClosed, "stopped; nothing was written"};
   for (const Part& part : parts_) {
     if (!part.outcome->ok()) return part.outcome->error();
   }
@@ -332,6 +332,16 @@ Result<Done> PullCommand::write_and_leave(const StopRequest& stop) {
   return Done{};
 }
 
+// The server hears of it now, and not by the lease.
+int PullCommand::fail(const Error& error) {
+  progress_.clear();
+  for (Part& part : parts_) {
+    if (part.handle != nullptr) static_cast<void>(part.handle->close(kCloseWithin));
+  }
+  const int status = report("pull", error);
+  return stopped_ ? kStoppedStatus : status;
+}
+
 int PullCommand::run() {
   const StopRequest stop;
   Result<Done> done = complete_peer(&peer_, "pull");
@@ -356,7 +366,7 @@ int PullCommand::run() {
   }
   if (done.ok()) done = receive(stop);
   if (done.ok()) done = write_and_leave(stop);
-  return done.ok() ? 0 : report("pull", done.error());
+  return done.ok() ? 0 : fail(done.error());
 }
 
 }  // namespace

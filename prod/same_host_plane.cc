@@ -481,8 +481,9 @@ flow::Task<Result<net::Connected>> SameHostPlane::connect_to(SameHostEndpoint en
   }
   const std::optional<uint64_t> nonce = read_word_of(credentials.pid, connecting->board_address);
   if (!nonce) {
-    co_return unreachable(endpoint, std::string("process_vm_readv: ") + std::strerror(errno) +
-                                        " (another user, or forbidden by the container)");
+    co_return unreachable(
+        endpoint, std::string("process_vm_readv: ") + std::strerror(errno) +
+                      " (another user, or forbidden by the container or kernel.yama.ptrace_scope)");
   }
   if (*nonce != connecting->peer.board->nonce()) {
     co_return unreachable(endpoint, "its memory is not what it says");

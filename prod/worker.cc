@@ -189,6 +189,12 @@ Result<std::optional<VersionId>> WorkerHandle::update(net::VersionSpec version, 
       [handle = handle_.get(), version, timeout] { return handle->update(version, timeout); },
       kForever, "update");
 }
+void WorkerHandle::give_up(std::string why) {
+  worker_->impl_->look<bool>([this, why = std::move(why)] {
+    handle_->give_up(why);
+    return true;
+  });
+}
 Result<Done> WorkerHandle::close(Nanos within) {
   return worker_->impl_->call<Done>([handle = handle_.get()] { return handle->close(); }, within,
                                     "close");

@@ -51,6 +51,8 @@ class WorkerHandle {
   // `timeout` is the group's: all shards end by it, the caller too.
   Result<VersionId> replicate(net::VersionSpec version, Nanos timeout);
   Result<std::optional<VersionId>> update(net::VersionSpec version, Nanos timeout);
+  // From any thread: see ros::ShardHandle.
+  void give_up(std::string why);
   Result<Done> close(Nanos within = kForever);
 
   ros::HandleState state() const;

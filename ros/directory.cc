@@ -2,6 +2,8 @@
 // calls and holdings is in directory_calls.cc and directory_holdings.cc.
 #include "ros/directory.h"
 
+#include <algorithm>
+
 #include "ros/planted_bugs.h"
 #include "ros/probes.h"
 #include "ros/scheduler.h"
@@ -287,14 +289,14 @@ void Directory::expire_leases(Nanos now) {
   if (now - last_tick_ > options_.heartbeat * kGapHeartbeats && !clients_.empty()) {
     // This process was paused, so silence proves nothing about the clients.
     observer_->on_probe(probes::kTimeGap);
-    for (auto& [who, client] : clients_) client.last_heard = now;
+    leases_since_ = now;
   }
   last_tick_ = now;
   bool found = true;
   while (found) {  // losing one member may change others, so look again from the start
     found = false;
     for (auto& [who, client] : clients_) {
-      if (client.last_heard + options_.lease >= now) continue;
+      if (std::max(client.last_heard, leases_since_) + options_.lease >= now) continue;
       observer_->on_probe(probes::kEvicted);
       observer_->on_evicted(client.group->model, client.group->replica, client.shard);
       lose_member(client,

@@ -235,6 +235,7 @@ class Directory {
   BootId boot_;
   ServerObserver* observer_;
   Nanos last_tick_;
+  Nanos leases_since_{0};  // silence before that proves nothing: this process did not run
   Nanos next_deadline_;
   uint64_t next_group_ = 1;
   uint64_t next_content_ = 1;

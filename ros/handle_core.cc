@@ -292,6 +292,13 @@ flow::Future<Result<std::optional<VersionId>>> HandleCore::receive(net::CallKind
   return future;
 }
 
+void HandleCore::give_up(std::string why) {
+  const bool receives =
+      call_.kind == net::CallKind::kReplicate || call_.kind == net::CallKind::kUpdate;
+  if (call_.number.value == 0 || !receives || call_.decided.has_value()) return;
+  session_.post(net::AbortRequest{call_.number, ErrorCode::kReplicaLost, std::move(why)});
+}
+
 flow::Future<Result<Done>> HandleCore::close() {
   Job<Done> done(runtime());
   flow::Future<Result<Done>> future = done.future();

@@ -38,6 +38,7 @@ class HandleCore final : public SessionListener {
   flow::Future<Result<std::optional<VersionId>>> receive(net::CallKind kind,
                                                          net::VersionSpec version, Nanos timeout);
   flow::Future<Result<Done>> close();
+  void give_up(std::string why);
 
   HandleState state() const { return state_; }
   std::optional<VersionId> holds() const;

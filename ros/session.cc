@@ -3,6 +3,8 @@
 // holder waits for the lease.
 #include "ros/session.h"
 
+#include <algorithm>
+
 #include "ros/probes.h"
 
 namespace weightlane::ros {
@@ -74,16 +76,20 @@ flow::Task<std::optional<net::Response>> ServerSession::attempt(net::RequestBody
   co_return std::nullopt;
 }
 
-// A holder that was heard again since we first asked is alive.
-bool ServerSession::held_by_the_living(const net::Failure& occupied) {
-  const Nanos heard = environment_.runtime->now() - occupied.heard_ago;
+// A holder that was heard again since we first asked is alive. The server looked at its clock some
+// time between our question and its answer, so each answer bounds the time from both sides; an
+// answer that travelled long proves nothing.
+bool ServerSession::held_by_the_living(const net::Failure& occupied, Nanos asked) {
+  const Nanos earliest = asked - occupied.heard_ago;
+  const Nanos latest = environment_.runtime->now() - occupied.heard_ago;
   if (occupant_ != occupied.holder) {
     occupant_ = occupied.holder;
-    occupant_heard_ = heard;
+    occupant_heard_ = latest;
     return false;
   }
-  return heard >
-         occupant_heard_ + millis(100);  // the answer's own travel makes `heard` vary a little
+  if (earliest > occupant_heard_) return true;
+  occupant_heard_ = std::min(occupant_heard_, latest);
+  return false;
 }
 
 flow::Task<Result<net::OpenedResponse>> ServerSession::open(net::OpenRequest request,
@@ -103,7 +109,8 @@ flow::Task<Result<net::OpenedResponse>> ServerSession::open(net::OpenRequest req
                             request.model + "/" + request.replica;
   Nanos pause = options_.rpc_retry_first;
   while (true) {
-    const Nanos until = earlier(deadline, deadline_after(runtime.now(), options_.rpc_attempt));
+    const Nanos asked = runtime.now();
+    const Nanos until = earlier(deadline, deadline_after(asked, options_.rpc_attempt));
     std::optional<net::Response> response = co_await attempt(request, sequence, until);
     if (response.has_value()) {
       if (auto* opened = std::get_if<net::OpenedResponse>(&response->body)) {
@@ -125,7 +132,7 @@ flow::Task<Result<net::OpenedResponse>> ServerSession::open(net::OpenRequest req
         co_return Error{failed->code, failed->message};
       } else {
         pause = kOccupiedPause;
-        if (held_by_the_living(*failed) || runtime.now() + pause >= deadline)
+        if (held_by_the_living(*failed, asked) || runtime.now() + pause >= deadline)
           co_return Error{ErrorCode::kAlreadyOpen, failed->message};
       }
     }

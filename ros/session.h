@@ -74,7 +74,7 @@ class ServerSession {
   bool server_gone();
   void end(State state, std::string why);
   void stop_loops();
-  bool held_by_the_living(const net::Failure& occupied);
+  bool held_by_the_living(const net::Failure& occupied, Nanos asked);
   Nanos next_pause(Nanos pause) const;
 
   Environment environment_;
@@ -93,7 +93,7 @@ class ServerSession {
   uint64_t last_event_ = 0;
   bool connecting_ = false;
   Incarnation occupant_;     // who had the shard when open() first asked
-  Nanos occupant_heard_{0};  // when, on our clock
+  Nanos occupant_heard_{0};  // it was heard no later than that, on our clock
   Link link_;
   std::deque<Posted> outbox_;
   flow::Signal changed_;

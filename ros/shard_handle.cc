@@ -60,6 +60,8 @@ flow::Task<Result<std::optional<VersionId>>> ShardHandle::update(net::VersionSpe
 
 flow::Task<Result<Done>> ShardHandle::close() { return outcome_of(core_->close()); }
 
+void ShardHandle::give_up(std::string why) { core_->give_up(std::move(why)); }
+
 HandleState ShardHandle::state() const { return core_->state(); }
 std::optional<VersionId> ShardHandle::holds() const { return core_->holds(); }
 Progress ShardHandle::progress() const { return core_->progress(); }

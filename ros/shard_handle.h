@@ -107,6 +107,10 @@ class ShardHandle {
   // One atomic step: is there a newer version than the one held? Then unpublish and replicate it;
   // else nothing.
   flow::Task<Result<std::optional<VersionId>>> update(net::VersionSpec version, Nanos timeout);
+  // Asks that the replicate or update under way end: with an error that says why, for the whole
+  // group, because a part of a replica is of no use. Returns at once; the call itself returns when
+  // the server has decided, which may still be a success. Nothing when there is no such call.
+  void give_up(std::string why);
   // Hands the memory back and leaves. Never fails to give the memory back except with
   // kDestinationPoisoned.
   flow::Task<Result<Done>> close();

@@ -60,8 +60,9 @@ class FakeServer {
 
   flow::Runtime* runtime;
   BootId boot{1};
-  bool reachable = true;  // for new connections
-  bool silent = false;    // takes requests and never answers
+  bool reachable = true;             // for new connections
+  bool silent = false;               // takes requests and never answers
+  std::deque<Nanos> answers_travel;  // of the next answers; none left: no time
   std::deque<Fate> request_fates;
   std::deque<Fate> poll_fates;
   std::function<std::optional<net::ResponseBody>(const net::Request&)> special;
@@ -102,6 +103,11 @@ class FakeConnection final : public net::Connection {
     if (fate == Fate::kReplyLost) {
       broken_ = true;
       co_return net::OutcomeUnknown{"connection broke"};
+    }
+    if (!server_->answers_travel.empty()) {
+      const Nanos travel = server_->answers_travel.front();
+      server_->answers_travel.pop_front();
+      co_await runtime.sleep_for(travel);
     }
     co_return net::Response{server_->boot, std::move(body)};
   }

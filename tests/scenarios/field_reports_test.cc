@@ -149,6 +149,31 @@ TEST(FieldReport22, FailureHalfWayLeavesNothingAndTheNextReplicateRepairsIt) {
   EXPECT_TRUE(all_got(r0, {2}));
 }
 
+// A user who stops a shard half-way: the whole replica's call ends, at once and with his words, the
+// memory is back, and the next call is served. Giving up nothing is nothing.
+TEST(GiveUp, EndsTheCallOfTheWholeReplicaAndTheNextOneIsServed) {
+  Cluster cluster(Cluster::quiet_plan(2, 64));
+  const auto t0 = cluster.add_replica("t0", publish_one);
+  ASSERT_TRUE(cluster.run_until_finished(t0, seconds(5)));
+  (*t0[0]->handle)->give_up("no call is under way");
+  const auto r0 = cluster.add_replica("r0", replicate_then_again);
+  ASSERT_TRUE(cluster.run(
+      seconds(5), [&] { return sealed_granules(*r0[0]) >= 20 && sealed_granules(*r0[1]) >= 20; }));
+  (*r0[0]->handle)->give_up("enough");
+  ASSERT_TRUE(cluster.run(seconds(1), [&] { return r0[0]->finished > 0 && r0[1]->finished > 0; }))
+      << cluster.violation();
+  for (const Member* member : r0) {
+    EXPECT_FALSE(member->got.has_value());
+    EXPECT_TRUE(member->error.has_value());
+    EXPECT_EQ(sealed_granules(*member), 0u);
+  }
+  const auto t1 = cluster.add_replica("t1", publish_two);
+  ASSERT_TRUE(cluster.run(seconds(100), [&] { return r0[0]->finished > 1 && r0[1]->finished > 1; }))
+      << cluster.violation();
+  EXPECT_EQ(cluster.violation(), "");
+  EXPECT_TRUE(all_got(r0, {2}));
+}
+
 // Mooncake RFC #3477: a mutation that timed out was applied twice. Every first reply of the server
 // is lost here, in whole schedules of the swarm.
 TEST(FieldReport14, EveryReplyLostOnceChangesNothingTwice) {
