@@ -1,3 +1,4 @@
+// The source is a child made by fork() before this process has threads; it ends with its pipe.
 #include "prod/bench_parts.h"
 
 #include <sys/mman.h>

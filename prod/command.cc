@@ -71,6 +71,13 @@ void on_stop_signal(int number) {
   [[maybe_unused]] const ssize_t written = ::write(stop_pipe[1], &byte, 1);
 }
 
+std::array<int, 2> waits_pipe{-1, -1};
+
+void on_waits_signal(int) {
+  const char byte = 1;
+  [[maybe_unused]] const ssize_t written = ::write(waits_pipe[1], &byte, 1);
+}
+
 }  // namespace
 
 int report(std::string_view command, const Error& error) {
@@ -225,6 +232,26 @@ bool StopRequest::wait(Nanos span) const {
     ::poll(&watched, 1, static_cast<int>(std::min<int64_t>(left_ms, 60'000)));
   }
   return requested();
+}
+
+WaitsRequest::WaitsRequest() {
+  if (waits_pipe[0] < 0 && ::pipe2(waits_pipe.data(), O_CLOEXEC | O_NONBLOCK) != 0)
+    waits_pipe = {-1, -1};
+  struct sigaction action{};
+  action.sa_handler = &on_waits_signal;
+  action.sa_flags = SA_RESTART;
+  ::sigaction(SIGUSR1, &action, nullptr);
+}
+
+WaitsRequest::~WaitsRequest() { ::signal(SIGUSR1, SIG_IGN); }
+
+int WaitsRequest::descriptor() const { return waits_pipe[0]; }
+
+void WaitsRequest::answer(int descriptor, const std::vector<std::string>& lines) {
+  std::array<char, 64> asked{};
+  if (::read(descriptor, asked.data(), asked.size()) <= 0) return;
+  for (const std::string& line : lines) std::fprintf(stderr, "waits: %s\n", line.c_str());
+  if (lines.empty()) std::fprintf(stderr, "waits: for nothing\n");
 }
 
 ProgressLine::ProgressLine() : started_(monotonic_now()) {}

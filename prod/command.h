@@ -87,6 +87,18 @@ class StopRequest {
   int descriptor() const;  // readable once a stop is requested
 };
 
+// SIGUSR1 asks a process what its calls wait for; the answer goes to stderr. One at a time.
+class WaitsRequest {
+ public:
+  WaitsRequest();
+  ~WaitsRequest();
+  WaitsRequest(const WaitsRequest&) = delete;
+  WaitsRequest& operator=(const WaitsRequest&) = delete;
+  int descriptor() const;  // readable once it was asked
+  // After that: takes the question, and tells.
+  static void answer(int descriptor, const std::vector<std::string>& lines);
+};
+
 // A line on stderr that is written over; silent for the first two seconds, and throughout when
 // stderr is no terminal.
 class ProgressLine {

@@ -82,6 +82,9 @@ Result<std::unique_ptr<Worker>> start_worker(const PeerOptions& options, Log* lo
   worker.port_first = options.port_first;
   worker.port_last = options.port_last;
   worker.observer = observer;
+  static const WaitsRequest waits;  // for as long as there is a process to ask
+  worker.waits_descriptor = waits.descriptor();
+  worker.on_waits = &WaitsRequest::answer;
   return Worker::start(worker);
 }
 

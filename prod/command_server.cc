@@ -12,6 +12,7 @@
 #include "prod/metrics_port.h"
 #include "prod/rpc.h"
 #include "ros/server.h"
+#include "ros/waits.h"
 
 namespace weightlane::prod {
 namespace {
@@ -87,6 +88,10 @@ class ServerCommand final : public Command {
     std::fflush(stdout);
     const std::unique_ptr<FdWatch> watch =
         loop.watch(stop.descriptor(), [&loop](FdReady) { loop.stop(); });
+    const WaitsRequest waits;
+    const std::unique_ptr<FdWatch> asked = loop.watch(waits.descriptor(), [&](FdReady) {
+      WaitsRequest::answer(waits.descriptor(), ros::who_waits((*server)->directory()));
+    });
     while (!stop.requested()) loop.run();
     return 0;
   }

@@ -10,11 +10,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "prod/child_process.h"
@@ -56,6 +59,7 @@ class DemoRun {
   Result<Done> start_member(Member& member);
   Result<Done> step(uint64_t version);
   void arm(uint64_t version);
+  void tell_waits() const;
   Result<Done> command(bool trainers, const std::string& line, const std::string& doing);
   // Until nobody owes an answer and all are ready.
   Result<Done> wait_for_all(const std::string& doing, Nanos within);
@@ -386,8 +390,25 @@ Result<Done> DemoRun::command(bool trainers, const std::string& line, const std:
   const Nanos within =
       seconds(60) + options_.lease * 10 + seconds(static_cast<int64_t>(options_.size >> 27));
   Result<Done> done = wait_for_all(doing, within);
+  if (!done && done.error().code == ErrorCode::kTimeout) tell_waits();
   command_.clear();
   return done;
+}
+
+// A step that is not done in time has a reason: everybody is asked whom they wait for.
+void DemoRun::tell_waits() const {
+  std::vector<pid_t> processes{server_.pid()};
+  for (const Member& member : members_) {
+    if (!member.gone) processes.push_back(member.process.pid());
+  }
+  for (const pid_t pid : processes) {
+    if (pid > 0) ::kill(pid, SIGUSR1);
+  }
+  std::this_thread::sleep_for(std::chrono::seconds(1));  // what has not answered by then won't
+  std::ifstream log(log_path_);
+  for (std::string line; std::getline(log, line);) {
+    if (line.starts_with("waits: ")) std::fprintf(stderr, "%s\n", line.c_str());
+  }
 }
 
 // One rollout kills itself at its half; of the others, the first that gets half-way while it reads

@@ -1,3 +1,4 @@
+// The plane's turn and ib_read_bw's alternate, so that what else the machine does meets both.
 #include "prod/verbs_bench.h"
 
 #include <unistd.h>

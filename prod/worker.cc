@@ -60,6 +60,15 @@ struct Worker::Impl {
     answer->set_value(std::move(*value));
   }
 
+  void tell_waits() {
+    std::vector<std::string> lines;
+    for (const ros::ShardHandle* handle : handles) {
+      const std::string line = handle->waits_for();
+      if (!line.empty()) lines.push_back(line);
+    }
+    options.on_waits(options.waits_descriptor, lines);
+  }
+
   const WorkerOptions options;
   SharedArenas arenas;
   std::thread thread;
@@ -67,6 +76,7 @@ struct Worker::Impl {
   EventLoop* loop = nullptr;
   flow::TaskSet* calls = nullptr;
   ros::Environment environment;
+  std::vector<const ros::ShardHandle*> handles;  // open ones, in the order of opening; the loop's
 };
 
 void Worker::Impl::serve(std::promise<Result<Done>> started) {
@@ -92,6 +102,9 @@ void Worker::Impl::serve(std::promise<Result<Done>> started) {
   calls = &the_calls;
   HandleLog events(log, options.observer);
   environment = {&the_loop.runtime(), &control, plane->get(), &events};
+  std::unique_ptr<FdWatch> asked;
+  if (options.waits_descriptor >= 0)
+    asked = the_loop.watch(options.waits_descriptor, [this](FdReady) { tell_waits(); });
   started.set_value(Done{});
   the_loop.run();
 }
@@ -151,10 +164,16 @@ Result<net::ListResponse> Worker::list(std::string server, std::string model, Na
 // ---------------------------------------------------------------- handles
 
 WorkerHandle::WorkerHandle(Worker* worker, std::unique_ptr<ros::ShardHandle> handle)
-    : worker_(worker), handle_(std::move(handle)) {}
+    : worker_(worker), handle_(std::move(handle)) {
+  worker_->impl_->look<bool>([this] {
+    worker_->impl_->handles.push_back(handle_.get());
+    return true;
+  });
+}
 
 WorkerHandle::~WorkerHandle() {
   worker_->impl_->look<bool>([this] {
+    std::erase(worker_->impl_->handles, handle_.get());
     handle_.reset();
     return true;
   });

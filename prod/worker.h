@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,7 +33,11 @@ struct WorkerOptions {
   std::string node;  // whoever gives the same is on the same machine; empty: the kernel's boot id
   unsigned helper_threads = 3;
   ros::HandleObserver* observer = nullptr;  // called on the loop's thread; outlives the Worker
-  Log* log = nullptr;                       // outlives the Worker; null: errors to standard error
+  // Once readable, this is called on the loop's thread with what the handles' calls wait for; -1:
+  // never. The descriptor outlives the Worker.
+  int waits_descriptor = -1;
+  std::function<void(int descriptor, const std::vector<std::string>& lines)> on_waits;
+  Log* log = nullptr;  // outlives the Worker; null: errors to standard error
 };
 
 class Worker;

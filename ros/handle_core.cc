@@ -92,6 +92,18 @@ Progress HandleCore::progress() const {
   return progress;
 }
 
+std::string HandleCore::waits_for() const {
+  if (call_.number.value == 0) return {};
+  const int64_t ms = (runtime().now() - call_.started).count / 1'000'000;
+  std::string text = describe() + ": " + net::call_kind_name(call_.kind) + " " +
+                     std::to_string(call_.number.value) + " for " + std::to_string(ms) + " ms, ";
+  if (!session_open()) return text + "waits for a reference server";
+  if (reader_ != nullptr) return text + reader_->describe();
+  if (call_.decided.has_value() || call_.assigned.has_value())
+    return text + "waits for the readers of what it held";
+  return text + "waits for the reference server's word";
+}
+
 // ---------------------------------------------------------------- what the server says
 
 void HandleCore::on_event(const net::Event& event) {

@@ -43,6 +43,7 @@ class HandleCore final : public SessionListener {
   HandleState state() const { return state_; }
   std::optional<VersionId> holds() const;
   Progress progress() const;
+  std::string waits_for() const;
   uint64_t registered_bytes() const { return registered_bytes_; }
   CallNumber next_call() const { return {next_call_}; }
   flow::Runtime& runtime() const { return *environment_.runtime; }

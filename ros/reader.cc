@@ -31,6 +31,16 @@ void Reader::stop(net::ReleaseKind kind, bool only_if_unopened) {
   stop_kind_ = kind;
 }
 
+std::string Reader::describe() const {
+  if (!opened()) return "connects to " + source_name();
+  const Nanos quiet = context_.environment.runtime->now() - last_progress_;
+  return "reads from " + source_name() + " (" + transport_ + "), " +
+         std::to_string(context_.receiving->sealed_bytes) + " bytes sealed, " +
+         std::to_string(outstanding_) + " READs in flight" +
+         (broken_ ? ", the pair is broken" : "") + ", the last completion " +
+         std::to_string(quiet.count / 1'000'000) + " ms ago";
+}
+
 ReadOutcome Reader::failed(std::string reason) {
   context_.environment.runtime->probe(probes::kReadFailed);
   if (context_.environment.observer != nullptr)

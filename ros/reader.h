@@ -67,6 +67,8 @@ class Reader {
   bool opened() const { return pair_ != nullptr; }
   const std::string& source_name() const { return assigned_.source.replica; }
   std::string transport() const { return transport_; }
+  // What it waits for, for people.
+  std::string describe() const;
 
  private:
   bool stopped() const { return stop_requested_; }

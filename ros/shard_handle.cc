@@ -66,6 +66,7 @@ HandleState ShardHandle::state() const { return core_->state(); }
 std::optional<VersionId> ShardHandle::holds() const { return core_->holds(); }
 Progress ShardHandle::progress() const { return core_->progress(); }
 uint64_t ShardHandle::registered_bytes() const { return core_->registered_bytes(); }
+std::string ShardHandle::waits_for() const { return core_->waits_for(); }
 CallNumber ShardHandle::next_call() const { return core_->next_call(); }
 
 flow::Task<Result<net::ListResponse>> list_replicas(Environment environment, std::string server,

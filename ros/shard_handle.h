@@ -119,6 +119,8 @@ class ShardHandle {
   std::optional<VersionId> holds() const;  // the version published or replicated here
   Progress progress() const;
   uint64_t registered_bytes() const;
+  // What its call under way waits for, with the other's name; empty: there is no call.
+  std::string waits_for() const;
   CallNumber next_call() const;  // of the next publish, unpublish, replicate or update
 
  private:

@@ -6,6 +6,7 @@ container that forbids process_vm_readv is played by a seccomp filter, which nee
 """
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -41,8 +42,19 @@ class PullEnds(Case):
         self.assertEqual(listed.status, 0, listed.errors())
         return listed.output()
 
+    def who_waits_for_whom(self, server, pull):
+        """SIGUSR1: both the one who waits and the server name whom it waits for."""
+        for process, pattern in ((server, r"waits: replicate \d+ of m/pulled: shard 0 (reads from m/publish-|waits for a source)"),
+                                 (pull, r"waits: .*m/pulled.*: replicate \d+ for \d+ ms, (reads from publish-|connects to publish-|"
+                                        r"waits for the reference server)")):
+            process.signal(signal.SIGUSR1)
+            until = time.monotonic() + 10
+            while not re.search(pattern, process.errors()):
+                self.assertLess(time.monotonic(), until, "no line like %r in: %s" % (pattern, process.errors()))
+                time.sleep(0.02)
+
     def stopped_half_way(self, number):
-        _, address = self.server("--lease", "60s", "--heartbeat", "250ms")
+        server, address = self.server("--lease", "60s", "--heartbeat", "250ms")
         source = self.publish(address, self.weights(64 << 20), "--transport", "tcp")
         out = self.path("out.safetensors")
         pull = self.start("pull", "--server", address, "--model", "m", "--out", out, "--transport", "tcp", "--replica",
@@ -52,6 +64,7 @@ class PullEnds(Case):
             self.assertLess(time.monotonic(), until)
             self.assertIsNone(pull.child.poll(), "it ended before it could be stopped")
         source.signal(signal.SIGSTOP)  # nothing more comes from it
+        self.who_waits_for_whom(server, pull)
         pull.signal(number)
         began = time.monotonic()
         pull.status = pull.wait(30)

@@ -7,6 +7,7 @@
 #include <map>
 #include <set>
 
+#include "ros/waits.h"
 #include "tests/ros/desk.h"
 #include "tests/ros/invariants.h"
 
@@ -331,6 +332,33 @@ TEST(Loss, APoisonedDestinationEndsTheCall) {
   EXPECT_FALSE(decided.ok);
   EXPECT_EQ(decided.code, ErrorCode::kReplicaLost);
   EXPECT_EQ(Invariants(desk.directory).broken(), "");
+}
+
+// ---------------------------------------------------------------- who waits for whom
+
+TEST(WhoWaits, EveryCallThatIsNotDecidedNamesItsReason) {
+  Desk desk;
+  EXPECT_THAT(who_waits(desk.directory), IsEmpty());
+  Member none = reader_of(desk, "none", exact(7));
+  EXPECT_THAT(who_waits(desk.directory),
+              ElementsAre("replicate 1 of m/none: no free source has version 7"));
+  Member half = desk.open("half", 0, 2);
+  half.publish(1);
+  EXPECT_THAT(who_waits(desk.directory),
+              ElementsAre("publish 1 of m/half: shard 1 is not open",
+                          "replicate 1 of m/none: no free source has version 7"));
+  Member other = desk.open("half", 1, 2);
+  EXPECT_THAT(who_waits(desk.directory),
+              ElementsAre("publish 1 of m/half: shard 1 has not made this call",
+                          "replicate 1 of m/none: no free source has version 7"));
+  other.publish(1);
+  Member source = desk.publisher("source", 7);
+  EXPECT_THAT(who_waits(desk.directory),
+              ElementsAre("replicate 1 of m/none: shard 0 reads from m/source"));
+  source.unpublish();
+  EXPECT_THAT(who_waits(desk.directory),
+              ElementsAre("replicate 1 of m/none: shard 0 reads from m/source",
+                          "drain of m/source: shard 0 is still read by m/none"));
 }
 
 }  // namespace
