@@ -39,6 +39,8 @@ std::unique_ptr<Command> make_publish_command();
 std::unique_ptr<Command> make_pull_command();
 std::unique_ptr<Command> make_list_command();
 std::unique_ptr<Command> make_watch_command();
+std::unique_ptr<Command> make_wait_command();
+std::unique_ptr<Command> make_rewind_command();
 std::unique_ptr<Command> make_demo_command();
 std::unique_ptr<Command> make_demo_worker_command();
 std::unique_ptr<Command> make_bench_command();

@@ -19,7 +19,17 @@ std::string state_of(const net::ListedReplica& replica) {
   if (replica.state == net::ReplicaState::kReceiving && replica.bytes > 0) {
     state += " " + std::to_string(replica.sealed_bytes * 100 / replica.bytes) + "%";
   }
+  if (replica.offload) state += " offload";
+  if (replica.spot) state += " spot";
   return state;
+}
+
+// "7"; "7 kept" when it is retained; "7@2" of a generation after a rewind.
+std::string version_of(const net::ListedReplica& replica) {
+  std::string text = std::to_string(replica.content.version.value);
+  if (replica.content.generation.value > 1)
+    text += "@" + std::to_string(replica.content.generation.value);
+  return text + (replica.retained ? " kept" : "");
 }
 
 class ListCommand : public Command {
@@ -67,13 +77,17 @@ class ListCommand : public Command {
                                   {"shards", replica.num_shards},
                                   {"bytes", replica.bytes},
                                   {"sealed_bytes", replica.sealed_bytes},
-                                  {"source", replica.source}};
+                                  {"source", replica.source},
+                                  {"generation", replica.content.generation.value},
+                                  {"offload", replica.offload},
+                                  {"spot", replica.spot},
+                                  {"retained", replica.retained}};
         out += line.dump() + "\n";
       } else {
-        out += show_row({replica.model, std::to_string(replica.content.version.value),
-                         replica.replica, state_of(replica), std::to_string(replica.num_shards),
-                         show_bytes(replica.bytes), replica.source},
-                        widths) +
+        out += show_row(
+                   {replica.model, version_of(replica), replica.replica, state_of(replica),
+                    std::to_string(replica.num_shards), show_bytes(replica.bytes), replica.source},
+                   widths) +
                "\n";
       }
     }

@@ -7,6 +7,7 @@
 #include <cstdio>
 
 #include "prod/event_loop.h"
+#include "prod/kj_runtime.h"
 #include "prod/log.h"
 #include "prod/rpc.h"
 
@@ -37,6 +38,46 @@ void declare_peer(CLI::App* app, PeerOptions* options) {
   app->add_flag("--verbose", options->verbose, "log what happens, to stderr");
 }
 
+void declare_holder(CLI::App* app, PeerOptions* options) {
+  app->add_option("--retain", options->retain.latest,
+                  "keep the newest N versions of the model for as long as this process runs, "
+                  "whoever holds them")
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber);
+  app->add_option("--retain-version", options->retain_versions,
+                  "keep this version as well; may be given several times")
+      ->type_name("N")
+      ->check(CLI::NonNegativeNumber);
+  app->add_flag("--spot", options->spot,
+                "this machine may be taken away: what it holds does not count as a copy");
+  add_size(app, "--offload-limit", &options->offload_limit,
+           "host memory for retained versions that nobody else holds; without it: no limit");
+  app->add_option("--on-offload-failure", options->on_offload_failure,
+                  "refuse: what cannot be kept in host memory stays published; drop: it is lost")
+      ->check(CLI::IsMember({"refuse", "drop"}))
+      ->capture_default_str();
+  add_duration(app, "--hand-over", &options->hand_over,
+               "at the end, try so long to hand over what others retain")
+      ->default_str("30s");
+}
+
+Result<Done> leave(const PeerOptions& options, Worker& worker,
+                   const std::vector<WorkerHandle*>& handles, ProgressLine* progress) {
+  const Nanos end = deadline_after(monotonic_now(), options.hand_over);
+  const auto left = [end] { return std::max(kZeroNanos, end - monotonic_now()); };
+  progress->show("waiting for readers to finish");
+  Result<Done> done = Done{};
+  for (WorkerHandle* handle : handles) {
+    Result<Done> closed = handle->close_by(left());
+    if (done.ok()) done = closed;
+  }
+  if (worker.offload_bytes() > 0)
+    progress->show("handing over " + show_bytes(worker.offload_bytes()) + " that others retain");
+  Result<Done> handed = worker.hand_over(left());
+  progress->clear();
+  return done.ok() ? handed : done;
+}
+
 namespace {
 
 Result<Done> parse_ports(PeerOptions* options) {
@@ -64,6 +105,7 @@ Result<Done> complete_peer(PeerOptions* options, const std::string& default_repl
   Result<Done> done = check_name("--model", options->model);
   if (done.ok()) done = check_name("--replica", options->replica);
   if (done.ok()) done = parse_ports(options);
+  for (uint64_t version : options->retain_versions) options->retain.versions.push_back({version});
   return done;
 }
 
@@ -85,6 +127,7 @@ Result<std::unique_ptr<Worker>> start_worker(const PeerOptions& options, Log* lo
   static const WaitsRequest waits;  // for as long as there is a process to ask
   worker.waits_descriptor = waits.descriptor();
   worker.on_waits = &WaitsRequest::answer;
+  worker.offload_limit = options.offload_limit;
   return Worker::start(worker);
 }
 
@@ -96,6 +139,10 @@ ros::OpenOptions open_options(const PeerOptions& options, const std::string& mod
   open.shard = shard;
   open.num_shards = num_shards;
   open.servers = {options.server};
+  open.spot = options.spot;
+  open.retain = options.retain;
+  open.on_offload_failure = options.on_offload_failure == "drop" ? net::OffloadFailure::kDrop
+                                                                 : net::OffloadFailure::kRefuse;
   open.timing.checksums = options.checksums;
   // A reader learns that bytes are proven up to two windows after they have come, and only then may
   // the next one in a chain have them. So the window starts as a small part of the shard: whatever
@@ -140,7 +187,7 @@ Result<net::ListResponse> fetch_list(const std::string& server, const std::strin
   Log log(quiet);
   EventLoop loop;
   RpcControlPlane control(&loop, &log);
-  const ros::Environment environment{&loop.runtime(), &control, nullptr, nullptr};
+  const ros::Environment environment{&loop.runtime(), &control, nullptr, nullptr, nullptr};
   return loop.run(
       ros::list_replicas(environment, server, model, deadline_after(loop.runtime().now(), within)));
 }

@@ -24,10 +24,21 @@ struct PeerOptions {
   uint16_t port_last = 0;
   uint64_t window = 0;  // bytes in flight; 0: by the shard's size
   bool checksums = false;
+  bool spot = false;
+  net::RetainSpec retain = {};
+  std::vector<uint64_t> retain_versions;  // as given; complete_peer() puts them into `retain`
+  std::string on_offload_failure = "refuse";
+  uint64_t offload_limit = UINT64_MAX;
+  Nanos hand_over = seconds(30);
   bool verbose = false;
 };
 
 void declare_peer(CLI::App* app, PeerOptions* options);
+// The options of those who hold versions for long: retention, spot machines, offloads.
+void declare_holder(CLI::App* app, PeerOptions* options);
+// Closes handles and hands over what others retain, until options.hand_over has passed.
+Result<Done> leave(const PeerOptions& options, Worker& worker,
+                   const std::vector<WorkerHandle*>& handles, ProgressLine* progress);
 // Names and the like that the parser can't check; fills in the replica's name: "NAME-host-pid".
 Result<Done> complete_peer(PeerOptions* options, const std::string& default_replica);
 

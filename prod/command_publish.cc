@@ -69,8 +69,11 @@ CLI::App* PublishCommand::declare(CLI::App& program) {
       "Example:\n  weightlane publish --server 127.0.0.1:7400 --model m --version 1 "
       "model.safetensors\n"
       "  weightlane publish --server 127.0.0.1:7400 --model m --version 2 --shards 2 --shard 1 "
-      "--replica t0 part1.safetensors");
+      "--replica t0 part1.safetensors\n"
+      "  weightlane publish --server 127.0.0.1:7400 --model m --version 3 --retain 2 "
+      "--offload-limit 64GiB model.safetensors");
   declare_peer(app, &peer_);
+  declare_holder(app, &peer_);
   app->add_option("--version", version_, "a number; higher ones are newer")
       ->required()
       ->type_name("N")
@@ -198,16 +201,10 @@ Result<Done> PublishCommand::serve(const StopRequest& stop) {
 }
 
 Result<Done> PublishCommand::withdraw() {
-  progress_.show("waiting for readers to finish");
-  for (Part& part : parts_) {
-    Result<Done> closed = part.handle->close();
-    if (!closed) return closed;
-  }
-  for (Part& part : parts_) {
-    Result<Done> closed = part.layout_handle->close();
-    if (!closed) return closed;
-  }
-  return Done{};
+  std::vector<WorkerHandle*> handles;
+  for (Part& part : parts_) handles.push_back(part.handle.get());
+  for (Part& part : parts_) handles.push_back(part.layout_handle.get());
+  return leave(peer_, *worker_, handles, &progress_);
 }
 
 int PublishCommand::run() {

@@ -92,6 +92,7 @@ CLI::App* PullCommand::declare(CLI::App& program) {
       "  weightlane pull --server 127.0.0.1:7400 --model m --version latest-1 --out "
       "old.safetensors");
   declare_peer(app, &peer_);
+  declare_holder(app, &peer_);
   add_version(app, "--version", &wanted_, "a number, latest, or latest-K")->default_str("latest");
   app->add_option("--out", out_, "the file to write")->required()->type_name("FILE");
   app->add_option(
@@ -324,12 +325,9 @@ Result<Done> PullCommand::write_and_leave(const StopRequest& stop) {
   tell();
   while (serve_ && !stop.wait(seconds(1))) {
   }
-  progress_.show("waiting for readers to finish");
-  for (Part& part : parts_) {
-    Result<Done> closed = part.handle->close();
-    if (!closed) return closed;
-  }
-  return Done{};
+  std::vector<WorkerHandle*> handles;
+  for (Part& part : parts_) handles.push_back(part.handle.get());
+  return leave(peer_, *worker_, handles, &progress_);
 }
 
 // The server hears of it now, and not by the lease.

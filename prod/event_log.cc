@@ -103,6 +103,15 @@ void HandleLog::on_server_lost(ros::HandleName name) {
   next_->on_server_lost(name);
 }
 
+void HandleLog::on_offload(ros::HandleName name, net::MemoryRange memory, uint64_t all) {
+  log_->info(memory.length > 0 ? "offload.kept" : "offload.returned", {{"model", name.model},
+                                                                       {"replica", name.replica},
+                                                                       {"shard", name.shard.value},
+                                                                       {"bytes", memory.length},
+                                                                       {"all_bytes", all}});
+  next_->on_offload(name, memory, all);
+}
+
 ServerLog::ServerLog(Log* log, ros::ServerObserver* next)
     : log_(log), next_(next != nullptr ? next : &nobody_) {}
 
@@ -149,6 +158,30 @@ void ServerLog::on_decided(std::string_view model, std::string_view replica, Cal
 void ServerLog::on_evicted(std::string_view model, std::string_view replica, ShardIndex shard) {
   log_->warning("server.evicted", {{"model", model}, {"replica", replica}, {"shard", shard.value}});
   next_->on_evicted(model, replica, shard);
+}
+
+void ServerLog::on_withdrawing(std::string_view model, std::string_view replica,
+                               net::Content content) {
+  next_->on_withdrawing(model, replica, content);
+}
+
+void ServerLog::on_offload_directed(std::string_view model, std::string_view offload,
+                                    net::Content content) {
+  log_->info("server.offload",
+             {{"model", model}, {"replica", offload}, {"version", content.version.value}});
+  next_->on_offload_directed(model, offload, content);
+}
+
+void ServerLog::on_retention_dropped(std::string_view model, net::Content content,
+                                     std::string_view why) {
+  log_->warning("server.retention_dropped",
+                {{"model", model}, {"version", content.version.value}, {"reason", why}});
+  next_->on_retention_dropped(model, content, why);
+}
+
+void ServerLog::on_rewound(std::string_view model, Generation generation) {
+  log_->info("server.rewound", {{"model", model}, {"generation", generation.value}});
+  next_->on_rewound(model, generation);
 }
 
 void ServerLog::on_request(const net::Request& request, bool repeated) {

@@ -28,6 +28,7 @@ class HandleLog final : public ros::HandleObserver {
   void on_fenced(ros::HandleName name) override;
   void on_registered_bytes(ros::HandleName name, uint64_t bytes) override;
   void on_server_lost(ros::HandleName name) override;
+  void on_offload(ros::HandleName name, net::MemoryRange memory, uint64_t all) override;
 
  private:
   Log* const log_;
@@ -48,6 +49,13 @@ class ServerLog final : public ros::ServerObserver {
   void on_decided(std::string_view model, std::string_view replica, CallNumber number,
                   net::CallKind kind, bool ok, ErrorCode code, net::Content content) override;
   void on_evicted(std::string_view model, std::string_view replica, ShardIndex shard) override;
+  void on_withdrawing(std::string_view model, std::string_view replica,
+                      net::Content content) override;
+  void on_offload_directed(std::string_view model, std::string_view offload,
+                           net::Content content) override;
+  void on_retention_dropped(std::string_view model, net::Content content,
+                            std::string_view why) override;
+  void on_rewound(std::string_view model, Generation generation) override;
   void on_request(const net::Request& request, bool repeated) override;
   void on_probe(const flow::ProbePoint& point) override;
 

@@ -53,6 +53,8 @@ int main(int argc, char** argv) {
   commands.push_back(weightlane::prod::make_pull_command());
   commands.push_back(weightlane::prod::make_list_command());
   commands.push_back(weightlane::prod::make_watch_command());
+  commands.push_back(weightlane::prod::make_wait_command());
+  commands.push_back(weightlane::prod::make_rewind_command());
   commands.push_back(weightlane::prod::make_bench_command());
   commands.push_back(weightlane::prod::make_demo_worker_command());
   std::vector<CLI::App*> apps;

@@ -71,6 +71,10 @@ class Metrics::HandleMetrics final : public ros::HandleObserver {
                                   "Times that readers were cut off at the drain deadline")),
         server_lost_(registry.counters("weightlane_server_lost_total",
                                        "Times that no reference server was in reach")),
+        offloads_(registry
+                      .gauges("weightlane_offload_bytes",
+                              "Host memory that this process keeps for others")
+                      .Add({})),
         registered_(registry
                         .gauges("weightlane_registered_bytes",
                                 "Memory registered by all handles of this process")
@@ -109,6 +113,9 @@ class Metrics::HandleMetrics final : public ros::HandleObserver {
   }
   void on_fenced(ros::HandleName) override { fences_.Add({}).Increment(); }
   void on_server_lost(ros::HandleName) override { server_lost_.Add({}).Increment(); }
+  void on_offload(ros::HandleName, net::MemoryRange, uint64_t all) override {
+    offloads_.Set(static_cast<double>(all));
+  }
   void on_registered_bytes(ros::HandleName name, uint64_t bytes) override {
     const std::lock_guard lock(mutex_);
     const std::tuple key(std::string(name.model), std::string(name.replica), name.shard.value);
@@ -127,6 +134,7 @@ class Metrics::HandleMetrics final : public ros::HandleObserver {
   CounterFamily& seal_failures_;
   CounterFamily& fences_;
   CounterFamily& server_lost_;
+  prometheus::Gauge& offloads_;
   prometheus::Gauge& registered_;
   GaugeFamily& held_;
   std::mutex mutex_;
@@ -145,7 +153,12 @@ class Metrics::ServerMetrics final : public ros::ServerObserver {
         evictions_(registry.counters("weightlane_server_evictions_total",
                                      "Shards not heard of for a lease")),
         visible_(registry.gauges("weightlane_server_visible_replicas",
-                                 "Complete replicas that readers can be sent to")) {}
+                                 "Complete replicas that readers can be sent to")),
+        offloads_(registry.counters("weightlane_server_offloads_total",
+                                    "Copies in host memory that were asked for")),
+        dropped_(registry.counters("weightlane_server_retention_dropped_total",
+                                   "Retained versions let go, as their holders chose")),
+        rewinds_(registry.counters("weightlane_server_rewinds_total", "Generations ended")) {}
 
   void on_visible(std::string_view, std::string_view, net::Content) override {
     visible_.Add({}).Increment();
@@ -164,6 +177,13 @@ class Metrics::ServerMetrics final : public ros::ServerObserver {
   void on_evicted(std::string_view, std::string_view, ShardIndex) override {
     evictions_.Add({}).Increment();
   }
+  void on_offload_directed(std::string_view, std::string_view, net::Content) override {
+    offloads_.Add({}).Increment();
+  }
+  void on_retention_dropped(std::string_view, net::Content, std::string_view) override {
+    dropped_.Add({}).Increment();
+  }
+  void on_rewound(std::string_view, Generation) override { rewinds_.Add({}).Increment(); }
   void on_request(const net::Request& request, bool repeated) override {
     requests_.Add({{"kind", request_name(request)}, {"repeated", repeated ? "yes" : "no"}})
         .Increment();
@@ -175,6 +195,9 @@ class Metrics::ServerMetrics final : public ros::ServerObserver {
   CounterFamily& decisions_;
   CounterFamily& evictions_;
   GaugeFamily& visible_;
+  CounterFamily& offloads_;
+  CounterFamily& dropped_;
+  CounterFamily& rewinds_;
 };
 
 Metrics::Metrics()

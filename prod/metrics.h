@@ -11,6 +11,7 @@
 //   weightlane_seal_failures_total                  counter    reads thrown away
 //   weightlane_fences_total                         counter    readers cut off at the drain's end
 //   weightlane_server_lost_total                    counter
+//   weightlane_offload_bytes                        gauge      kept for others; 0 when nothing is
 //   weightlane_registered_bytes                     gauge      of all handles; 0 when all is
 //   returned weightlane_held_version{model,replica,shard}    gauge      gone when nothing is held
 //
@@ -19,6 +20,9 @@
 //   weightlane_server_decisions_total{call,outcome} counter
 //   weightlane_server_evictions_total               counter
 //   weightlane_server_visible_replicas              gauge
+//   weightlane_server_offloads_total                counter    copies in host memory asked for
+//   weightlane_server_retention_dropped_total       counter    retained versions let go
+//   weightlane_server_rewinds_total                 counter
 #pragma once
 
 #include <cstdint>

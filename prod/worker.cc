@@ -11,11 +11,14 @@
 
 #include "flow/combinators.h"
 #include "flow/task_set.h"
+#include "prod/arena_memory.h"
 #include "prod/event_log.h"
 #include "prod/event_loop.h"
 #include "prod/process_identity.h"
 #include "prod/rpc.h"
 #include "prod/worker_plane.h"
+#include "ros/offload.h"
+#include "ros/queries.h"
 
 namespace weightlane::prod {
 
@@ -77,7 +80,17 @@ struct Worker::Impl {
   flow::TaskSet* calls = nullptr;
   ros::Environment environment;
   std::vector<const ros::ShardHandle*> handles;  // open ones, in the order of opening; the loop's
+  ros::OffloadStore* offloads = nullptr;
 };
+
+namespace {
+
+Task<Result<Done>> close_offloads(ros::OffloadStore* offloads, Nanos deadline) {
+  co_await offloads->close(deadline);
+  co_return Done{};
+}
+
+}  // namespace
 
 void Worker::Impl::serve(std::promise<Result<Done>> started) {
   std::unique_ptr<Log> own_log;
@@ -101,7 +114,13 @@ void Worker::Impl::serve(std::promise<Result<Done>> started) {
   loop = &the_loop;
   calls = &the_calls;
   HandleLog events(log, options.observer);
-  environment = {&the_loop.runtime(), &control, plane->get(), &events};
+  ArenaMemory memory(&arenas);
+  ros::OffloadOptions limits;
+  limits.limit_bytes = options.offload_limit;
+  environment = {&the_loop.runtime(), &control, plane->get(), &events, nullptr};
+  ros::OffloadStore the_offloads(environment, &memory, limits);
+  environment.offloads = &the_offloads;
+  offloads = &the_offloads;
   std::unique_ptr<FdWatch> asked;
   if (options.waits_descriptor >= 0)
     asked = the_loop.watch(options.waits_descriptor, [this](FdReady) { tell_waits(); });
@@ -159,6 +178,40 @@ Result<net::ListResponse> Worker::list(std::string server, std::string model, Na
         return ros::list_replicas(impl->environment, server, model, deadline);
       },
       kForever, "list");
+}
+
+Result<net::Content> Worker::wait(std::string server, std::string model, net::VersionSpec version,
+                                  Nanos within) {
+  Impl* impl = impl_.get();
+  return impl->call<net::Content>(
+      [impl, server = std::move(server), model = std::move(model), version, within] {
+        return ros::wait_for_version(impl->environment, server, model, version, within);
+      },
+      kForever, "wait");
+}
+
+Result<Generation> Worker::rewind(std::string server, std::string model, Generation expected,
+                                  Nanos within) {
+  Impl* impl = impl_.get();
+  return impl->call<Generation>(
+      [impl, server = std::move(server), model = std::move(model), expected, within] {
+        return ros::rewind_model(impl->environment, server, model, expected, within);
+      },
+      kForever, "rewind");
+}
+
+uint64_t Worker::offload_bytes() const {
+  return impl_->look<uint64_t>([this] { return impl_->offloads->bytes(); });
+}
+
+Result<Done> Worker::hand_over(Nanos within) {
+  Impl* impl = impl_.get();
+  return impl->call<Done>(
+      [impl, within] {
+        return close_offloads(impl->offloads,
+                              deadline_after(impl->environment.runtime->now(), within));
+      },
+      kForever, "hand over");
 }
 
 // ---------------------------------------------------------------- handles
@@ -219,11 +272,23 @@ Result<Done> WorkerHandle::close(Nanos within) {
                                     "close");
 }
 
+Result<Done> WorkerHandle::close_by(Nanos within) {
+  Worker::Impl* impl = worker_->impl_.get();
+  return impl->call<Done>(
+      [impl, handle = handle_.get(), within] {
+        return handle->close(deadline_after(impl->environment.runtime->now(), within));
+      },
+      kForever, "close");
+}
+
 ros::HandleState WorkerHandle::state() const {
   return worker_->impl_->look<ros::HandleState>([this] { return handle_->state(); });
 }
 std::optional<VersionId> WorkerHandle::holds() const {
   return worker_->impl_->look<std::optional<VersionId>>([this] { return handle_->holds(); });
+}
+bool WorkerHandle::rewound() const {
+  return worker_->impl_->look<bool>([this] { return handle_->rewound(); });
 }
 ros::Progress WorkerHandle::progress() const {
   return worker_->impl_->look<ros::Progress>([this] { return handle_->progress(); });

@@ -32,6 +32,7 @@ struct WorkerOptions {
   uint16_t port_last = 0;
   std::string node;  // whoever gives the same is on the same machine; empty: the kernel's boot id
   unsigned helper_threads = 3;
+  uint64_t offload_limit = UINT64_MAX;  // bytes of host memory that this process keeps for others
   ros::HandleObserver* observer = nullptr;  // called on the loop's thread; outlives the Worker
   // Once readable, this is called on the loop's thread with what the handles' calls wait for; -1:
   // never. The descriptor outlives the Worker.
@@ -58,10 +59,15 @@ class WorkerHandle {
   Result<std::optional<VersionId>> update(net::VersionSpec version, Nanos timeout);
   // From any thread: see ros::ShardHandle.
   void give_up(std::string why);
+  // kRetained: as for unpublish, and the handle is as it was.
   Result<Done> close(Nanos within = kForever);
+  // For a process that has to go (a spot machine's notice): what is retained is handed over if that
+  // can be done in time; then it closes anyway.
+  Result<Done> close_by(Nanos within);
 
   ros::HandleState state() const;
   std::optional<VersionId> holds() const;
+  bool rewound() const;  // the last update went to a newer generation, perhaps to a lower number
   ros::Progress progress() const;
   uint64_t registered_bytes() const;
 
@@ -87,6 +93,17 @@ class Worker {
   Result<SharedMemory> allocate(uint64_t bytes);
   // As ros::ShardHandle::open; `options.node` is filled in if empty.
   Result<std::unique_ptr<WorkerHandle>> open(ros::OpenOptions options, Nanos within);
+  // What this process keeps for others in host memory (P5): how much; and, before the process ends,
+  // handing it over, or waiting for somebody to take a copy, until `within` has passed. Nothing is
+  // kept afterwards.
+  uint64_t offload_bytes() const;
+  Result<Done> hand_over(Nanos within);
+  // Until the version can be had; kTimeout.
+  Result<net::Content> wait(std::string server, std::string model, net::VersionSpec version,
+                            Nanos within);
+  // Begins the model's next generation if the present one is `expected`: returns the new one.
+  Result<Generation> rewind(std::string server, std::string model, Generation expected,
+                            Nanos within);
   // What is published at `server`.
   Result<net::ListResponse> list(std::string server, std::string model, Nanos within);
 

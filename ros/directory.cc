@@ -15,6 +15,7 @@ namespace {
 constexpr size_t kNameLimit = 256;        // bytes of a model's or replica's name
 constexpr size_t kTextLimit = 4096;       // bytes of an endpoint or node
 constexpr uint32_t kShardsLimit = 65536;  // shards of a replica
+constexpr size_t kRetainLimit = 1024;     // versions that one handle names
 constexpr int64_t kGapHeartbeats = 3;     // a server that did not run for so long was paused itself
 
 net::Failure failure(ErrorCode code, std::string message) {
@@ -45,6 +46,8 @@ Result<Done> check_open(const net::OpenRequest& open) {
                                                   " is out of range: replica " + open.model + "/" +
                                                   open.replica + " has shards 0 to " +
                                                   std::to_string(open.num_shards - 1)};
+  if (open.retain.versions.size() > kRetainLimit)
+    return Error{ErrorCode::kInvalidArgument, "more than 1024 versions are to be retained"};
   if (open.endpoint.size() > kTextLimit || open.node.size() > kTextLimit)
     return Error{ErrorCode::kInvalidArgument, "endpoint or node text over 4096 bytes"};
   return Done{};
@@ -67,8 +70,13 @@ net::Response Directory::apply(const net::Request& request, Nanos now) {
   expire_leases(now);
   net::Response response{boot_, net::AcceptedResponse{}};
   const uint64_t who = request.header.incarnation.value;
+  if (!std::holds_alternative<net::PollRequest>(request.body)) retention_due_ = true;
   if (const auto* list_request = std::get_if<net::ListRequest>(&request.body)) {
     response.body = list(*list_request);
+  } else if (const auto* wait_request = std::get_if<net::WaitRequest>(&request.body)) {
+    response.body = wait(*wait_request);
+  } else if (const auto* rewind_request = std::get_if<net::RewindRequest>(&request.body)) {
+    response.body = rewind(*rewind_request);
   } else if (const auto* open_request = std::get_if<net::OpenRequest>(&request.body)) {
     response.body = open(request, *open_request, now);
   } else if (auto found = clients_.find(who); found == clients_.end()) {
@@ -108,6 +116,9 @@ net::ResponseBody Directory::dispatch(Client& client, const net::Request& reques
     return release(client, *done, now);
   if (const auto* given_up = std::get_if<net::AbortRequest>(&request.body))
     return abort(client, *given_up, now);
+  if (std::holds_alternative<net::WithdrawRequest>(request.body)) return withdraw(client, request);
+  if (const auto* no_room = std::get_if<net::OffloadFailedRequest>(&request.body))
+    return offload_failed(*no_room);
   if (std::holds_alternative<net::CloseRequest>(request.body)) {
     observer_->on_probe(probes::kClosed);
     lose_member(client, "closed", now);
@@ -135,6 +146,8 @@ net::ResponseBody Directory::open(const net::Request& request, const net::OpenRe
         {client.last_call.value + 1}, options_.heartbeat, options_.lease, options_.drain};
   }
 
+  if (Result<Done> wanted = check_offload(open); !wanted)
+    return failure(wanted.error().code, wanted.error().message);
   auto [place, fresh] = groups_.try_emplace({open.model, open.replica});
   Group& group = place->second;
   if (fresh) {
@@ -143,7 +156,13 @@ net::ResponseBody Directory::open(const net::Request& request, const net::OpenRe
     group.replica = open.replica;
     group.num_shards = open.num_shards;
     group.members.resize(open.num_shards);
+    group.layouts.resize(open.num_shards);
+    group.offload = open.offload;
+    if (open.offload != 0) group.beside = offloads_.at(open.offload).keeper;
   }
+  if (group.offload != open.offload)
+    return failure(ErrorCode::kInvalidArgument,
+                   "replica " + group.name() + " is a copy that this server has asked for");
   if (group.num_shards != open.num_shards)
     return failure(ErrorCode::kInvalidArgument,
                    "replica " + group.name() + " is open with " + std::to_string(group.num_shards) +
@@ -165,6 +184,10 @@ net::ResponseBody Directory::open(const net::Request& request, const net::OpenRe
   client.shard = open.shard;
   client.node = open.node;
   client.endpoint = open.endpoint;
+  client.spot = open.spot;
+  client.retain = open.retain;
+  client.on_offload_failure = open.on_offload_failure;
+  group.spot = group.spot || open.spot;
   client.session = request.header.session;
   client.last_sequence = request.header.sequence;
   client.last_heard = now;
@@ -258,6 +281,9 @@ net::ResponseBody Directory::list(const net::ListRequest& list) const {
                   : publication->complete  ? net::ReplicaState::kComplete
                   : publication->receiving ? net::ReplicaState::kReceiving
                                            : net::ReplicaState::kPublishing;
+      row.offload = publication->group->offload != 0;
+      row.spot = publication->group->spot;
+      row.retained = retained(content);
       for (const net::LayoutSummary& layout : content.layouts) row.bytes += layout.bytes;
       if (publication->receiving && !publication->complete) {
         for (const Client* member : publication->group->members)
@@ -272,6 +298,11 @@ net::ResponseBody Directory::list(const net::ListRequest& list) const {
       response.replicas.push_back(std::move(row));
     }
   }
+  for (const auto& [name, group] : groups_) {
+    if (!list.model.empty() && group.model != list.model) continue;
+    if (response.models.empty() || response.models.back().model != group.model)
+      response.models.push_back({group.model, generation_of(group.model)});
+  }
   return response;
 }
 
@@ -280,6 +311,7 @@ void Directory::tick(Nanos now) {
   expire_calls(now);
   sources_changed_ =
       sources_changed_ || !queue_.empty();  // retries and negative answers come with time
+  retention_due_ = true;
   settle(now);
   find_next_deadline(now);
   observer_->on_applied(*this, now);
@@ -310,7 +342,10 @@ void Directory::expire_leases(Nanos now) {
 }
 
 void Directory::settle(Nanos now) {
-  while (std::exchange(sources_changed_, false)) Scheduler(*this, now).run();
+  while (sources_changed_ || retention_due_) {
+    while (std::exchange(sources_changed_, false)) Scheduler(*this, now).run();
+    if (std::exchange(retention_due_, false)) review_retention(now);
+  }
   std::erase_if(groups_, [this](const auto& entry) {
     const Group& group = entry.second;
     for (const Client* member : group.members)
@@ -318,6 +353,10 @@ void Directory::settle(Nanos now) {
     if (!group.publications.empty()) return false;
     std::erase_if(queue_, [&group](const auto& item) { return item.second.group == &group; });
     return true;
+  });
+  std::erase_if(generations_, [this](const auto& entry) {  // (model, "") sorts before its groups
+    const auto first = groups_.lower_bound({entry.first, std::string()});
+    return first == groups_.end() || first->second.model != entry.first;
   });
 }
 
@@ -331,6 +370,8 @@ void Directory::find_next_deadline(Nanos now) {
       note_deadline(call.deadline);
     }
   }
+  for (const auto& [token, offload] : offloads_)
+    if (offload.deadline > now) note_deadline(offload.deadline);
   for (const auto& [place, waiting] : queue_) {
     auto found = waiting.group->publications.find(waiting.number.value);
     if (found == waiting.group->publications.end()) continue;

@@ -66,6 +66,8 @@ struct Publication {
   bool hidden = false;
   std::vector<ShardHolding> shards;
   std::vector<Assignment*> outgoing;  // assignments that read from it, oldest first
+  uint64_t offload = 0;               // token of the offload that it waits for; 0: none
+  std::string offload_failure;        // why there will be none; to be acted upon
   // Scheduler's notes: the length of its chain, as of one choice.
   mutable uint64_t chain_choice = 0;
   mutable uint32_t chain = 0;
@@ -82,6 +84,18 @@ struct ContentEntry {
   std::vector<bool> layout_known;
   std::vector<Publication*> publications;  // oldest first
   Nanos no_copy_since = kForever;          // kForever: a whole copy is visible
+  bool let_go = false;                     // retained no more: its holder chose so (kDrop)
+};
+
+// A copy in host memory that this server has asked for (directory_retention.cc).
+struct Offload {
+  uint64_t token = 0;
+  std::string model;
+  std::string replica;  // the name of its own group
+  uint32_t num_shards = 0;
+  net::Content content;
+  uint64_t keeper = 0;  // id of the group whose processes keep it
+  Nanos deadline;       // for being whole
 };
 
 struct ShardCall {
@@ -102,6 +116,9 @@ struct GroupCall {
   Nanos deadline =
       kForever;  // kReplicate, kUpdate: for the whole call; the earliest of its shards'
   bool decided = false;
+  bool granted = false;            // kUnpublish: what is retained is safe, the publication goes
+  bool waits_for_offload = false;  // kUpdate
+  bool rewound = false;            // kUpdate: from an older generation to a newer one
   net::DecidedEvent decision;
   Publication* receiving = nullptr;  // the transfer it started
   std::vector<ShardCall> shards;
@@ -129,6 +146,12 @@ struct Client {
   bool last_answered = true;  // its decision is in the mailbox
   uint64_t next_event = 1;
   uint64_t sealed_bytes = 0;
+  bool spot = false;
+  net::RetainSpec retain;
+  net::OffloadFailure on_offload_failure = net::OffloadFailure::kRefuse;
+  CallNumber leaving;              // it asked to give up what this call began; 0: it did not
+  uint64_t withdraw_sequence = 0;  // of that request
+  bool gone = false;               // it was let go: it retains nothing any more
   std::deque<net::Event> mailbox;  // not yet acknowledged
 };
 
@@ -138,7 +161,11 @@ struct Group {
   std::string model;
   std::string replica;
   uint32_t num_shards = 0;
-  std::vector<Client*> members;  // null: absent
+  bool spot = false;                        // a member is
+  uint64_t offload = 0;                     // token: this is an offload; 0: an ordinary replica
+  uint64_t beside = 0;                      // an offload: id of the group whose processes keep it
+  std::vector<net::LayoutSummary> layouts;  // of each shard's last call that had one
+  std::vector<Client*> members;             // null: absent
   std::map<uint64_t, GroupCall> calls;
   std::map<uint64_t, std::unique_ptr<Publication>> publications;
   // Calls up to and including this one that were not answered end with `poison` (P3: ReplicaLost
@@ -175,6 +202,10 @@ class Directory {
   const std::map<std::pair<std::string, std::string>, Group>& groups() const { return groups_; }
   const std::map<uint64_t, Client>& all_clients() const { return clients_; }
   const std::map<uint64_t, Assignment>& all_assignments() const { return assignments_; }
+  const std::map<uint64_t, Offload>& all_offloads() const { return offloads_; }
+  size_t rewound_models() const { return generations_.size(); }
+  // Grows whenever a version comes, goes or changes its rank: a Wait is worth another look.
+  uint64_t copies_changed() const { return copies_changed_; }
 
  private:
   friend class Scheduler;
@@ -188,11 +219,46 @@ class Directory {
   net::ResponseBody release(Client& client, const net::ReleaseRequest& release, Nanos now);
   net::ResponseBody abort(Client& client, const net::AbortRequest& abort, Nanos now);
   net::ResponseBody list(const net::ListRequest& list) const;
+  net::ResponseBody withdraw(Client& client, const net::Request& request);
+  net::ResponseBody offload_failed(const net::OffloadFailedRequest& failed);
+  net::ResponseBody rewind(const net::RewindRequest& rewind);
+  net::ResponseBody wait(const net::WaitRequest& wait);
+
+  // Retention (directory_retention.cc).
+  enum class Permission : uint8_t { kGo, kWait, kRefused };
+  // May the group give up what it holds? kWait: not before an offload is whole. kRefused: `why`.
+  Permission may_withdraw(Group& group, std::string& why, Nanos now);
+  void direct_offload(Publication& publication, Nanos now);
+  Group* choose_keeper(const Publication& publication);
+  bool could_keep(const Group& group, const Publication& publication) const;
+  // The newest content that may be asked for by this name: whole, visible, and for `latest` of the
+  // present generation.
+  ContentEntry* resolve(const std::string& model, const net::VersionSpec& version);
+  bool retained(const ContentEntry& entry) const;
+  uint32_t newer_versions(const ContentEntry& entry) const;
+  bool needs_keeping(const Publication& publication) const;
+  bool offload_needed(const Offload& offload, const Group* group) const;
+  Publication* kept_through_failure(Group& group, const GroupCall& call) const;
+  Result<Done> check_offload(const net::OpenRequest& open) const;
+  void fail_offload(uint64_t token, const std::string& why);
+  void drop_offload(uint64_t token, const std::string& why);
+  ContentEntry* offload_content(const Group& group);
+  Group* group_of_offload(const Offload& offload);
+  const Publication* whole_of(const Group* group) const;
+  bool offload_broken(const Group& group) const;
+  void grant_unpublish(Group& group, GroupCall& call, Nanos now);
+  void review_retention(Nanos now);
+  void review_offloads(Nanos now);
+  bool review_withdrawals(Group& group, Nanos now);
+  bool withdrawing(const Group& group) const;
+  Generation generation_of(const std::string& model) const;
 
   // Calls (directory_calls.cc).
   void make_publish(Client& client, GroupCall& call, const net::GroupCallRequest& request,
                     Nanos now);
   void make_unpublish(Client& client, GroupCall& call, Nanos now);
+  void answer_unpublish(Client& client, GroupCall& call, Nanos now);
+  void observe_withdrawal(const Publication& publication);
   void make_receive(Client& client, GroupCall& call, const net::GroupCallRequest& request,
                     Nanos now);
   bool matches_first(Client& client, GroupCall& call, const net::GroupCallRequest& request);
@@ -252,6 +318,15 @@ class Directory {
     CallNumber number;
   };
   std::map<std::pair<bool, uint64_t>, Waiting> queue_;  // (new call, place)
+  std::map<uint64_t, Offload> offloads_;                // by token
+  uint64_t next_offload_ = 1;
+  bool retention_due_ = false;  // something has changed that retention looks at
+  uint64_t copies_changed_ = 0;
+  struct ModelGeneration {
+    Generation generation;
+    uint64_t ticket = 0;  // of the rewind that began it
+  };
+  std::map<std::string, ModelGeneration> generations_;  // of models that were rewound
   std::map<uint64_t, Nanos> buried_;  // incarnations that may not come back, until when
   std::vector<Incarnation> woken_;
 };

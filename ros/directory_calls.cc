@@ -73,6 +73,7 @@ net::ResponseBody Directory::group_call(Client& client, const net::GroupCallRequ
   WL_ASSERT(!mine.made);
   mine = {true, false, request.kind, request.version, request.layout};
   ++call.made;
+  if (request.kind != net::CallKind::kUnpublish) group.layouts[client.shard.value] = request.layout;
 
   if (call.decided) {
     answer(client, call);
@@ -138,13 +139,22 @@ void Directory::make_publish(Client& client, GroupCall& call, const net::GroupCa
   notice_drained(publication);  // another shard may have withdrawn it before this one came
 }
 
+// The first shard's call begins it for all: what is retained is offloaded before anyone is answered
+// (P5). Those who call later find it granted, or refused.
 void Directory::make_unpublish(Client& client, GroupCall& call, Nanos now) {
   Group& group = *client.group;
+  if (call.granted) return answer_unpublish(client, call, now);
+  review_withdrawals(group, now);
+}
+
+void Directory::answer_unpublish(Client& client, GroupCall& call, Nanos now) {
   call.decision = net::DecidedEvent{call.number, true, {}, ErrorCode::kInvalidArgument, {}};
   answer(client, call);
-  for (auto& [number, publication] : group.publications)
-    if (publication->shards[client.shard.value].present)
-      hide(*publication, false, "unpublished", now);
+  for (auto& [number, publication] : client.group->publications) {
+    if (!publication->shards[client.shard.value].present || publication->hidden) continue;
+    observe_withdrawal(*publication);
+    hide(*publication, false, "unpublished", now);
+  }
 }
 
 void Directory::make_receive(Client& client, GroupCall& call, const net::GroupCallRequest& request,
@@ -178,6 +188,14 @@ void Directory::fail_call(Group& group, GroupCall& call, ErrorCode code, const s
   bool answered_ok = false;
   for (const ShardCall& shard : call.shards)
     answered_ok = answered_ok || (shard.made && shard.answered);
+  if (const Publication* kept = kept_through_failure(group, call)) {
+    observer_->on_probe(probes::kKeptOnFailure);
+    net::DecidedEvent decision{call.number, false, {}, ErrorCode::kRetained, message};
+    decision.message += "; version " + std::to_string(kept->content->content.version.value) +
+                        " is retained and has no other copy, so it stays published";
+    decision.kept = true;
+    return decide(group, call, std::move(decision));
+  }
   decide(group, call, net::DecidedEvent{call.number, false, {}, code, message});
   hide_all(group, true, message, now);
   if (answered_ok) poison(group, code, message, now);

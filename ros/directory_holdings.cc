@@ -10,8 +10,6 @@ namespace weightlane::ros {
 
 namespace {
 
-constexpr uint64_t kFirstGeneration = 1;
-
 std::string describe(const net::LayoutSummary& layout) {
   char digest[24];
   std::snprintf(digest, sizeof digest, "%016llx",
@@ -38,8 +36,10 @@ uint64_t mix(uint64_t value) {
 // mixed with them.
 ContentEntry& Directory::content_for_publish(Group& group, VersionId version) {
   bool existed = false;
+  const Generation generation = generation_of(group.model);
   for (auto& [key, entry] : contents_) {
     if (entry.model != group.model || entry.content.version != version) continue;
+    if (entry.content.generation != generation) continue;
     existed = true;
     for (const Publication* publication : entry.publications) {
       if (publication->hidden || (publication->receiving && !publication->complete)) continue;
@@ -49,8 +49,8 @@ ContentEntry& Directory::content_for_publish(Group& group, VersionId version) {
   }
   if (existed) observer_->on_probe(probes::kContentRenewed);
   const uint64_t order = next_content_++;
-  ContentEntry& entry = contents_[{group.model, kFirstGeneration, version.value, order}];
-  entry.content = net::Content{{kFirstGeneration}, version, {mix(boot_.value + order)}};
+  ContentEntry& entry = contents_[{group.model, generation.value, version.value, order}];
+  entry.content = net::Content{generation, version, {mix(boot_.value + order)}};
   entry.model = group.model;
   entry.first_publisher = group.replica;
   entry.layouts.resize(group.num_shards);
@@ -83,6 +83,7 @@ void Directory::commit_if_complete(Publication& publication, Nanos now) {
     if (!holding.complete && !first_will_do) return;
   Group& group = *publication.group;
   publication.complete = true;
+  retention_due_ = true;
   observer_->on_visible(group.model, group.replica, publication.content->content);
   note_copies(*publication.content, now);
   sources_changed_ = true;
@@ -91,10 +92,10 @@ void Directory::commit_if_complete(Publication& publication, Nanos now) {
   auto call = group.calls.find(publication.number.value);
   WL_ASSERT(call != group.calls.end());
   call->second.receiving = nullptr;
-  decide(
-      group, call->second,
-      net::DecidedEvent{
-          publication.number, true, publication.content->content, ErrorCode::kInvalidArgument, {}});
+  net::DecidedEvent decision{
+      publication.number, true, publication.content->content, ErrorCode::kInvalidArgument, {}};
+  decision.rewound = call->second.rewound;
+  decide(group, call->second, std::move(decision));
   forget_settled(group);
 }
 
@@ -102,11 +103,13 @@ void Directory::note_copies(ContentEntry& entry, Nanos now) {
   for (const Publication* publication : entry.publications) {
     const bool half = publication->receiving && !publication->hidden;
     if (!publication->serves_whole() && !(WL_BUG(kPartialComplete) && half)) continue;
+    if (entry.no_copy_since != kForever) ++copies_changed_;
     entry.no_copy_since = kForever;
     return;
   }
   if (entry.no_copy_since != kForever) return;
   entry.no_copy_since = now;
+  ++copies_changed_;
   note_deadline(now + options_.lease);
 }
 
@@ -116,6 +119,7 @@ void Directory::hide(Publication& publication, bool failed, const std::string& w
   if (publication.hidden) return;
   publication.hidden = true;
   sources_changed_ = true;
+  retention_due_ = true;
   Group& group = *publication.group;
   if (publication.complete)
     observer_->on_hidden(group.model, group.replica, publication.content->content);
@@ -197,6 +201,7 @@ void Directory::drop_assignment(Assignment& assignment, Nanos now) {
 // so that whoever opens this shard again is in step.
 void Directory::lose_member(Client& client, const std::string& why, Nanos now) {
   Group& group = *client.group;
+  retention_due_ = true;
   const ShardIndex shard = client.shard;
   const std::string message =
       "shard " + std::to_string(shard.value) + " of " + group.name() + " left: " + why;

@@ -10,6 +10,8 @@ namespace {
 
 // How long close() tries to tell the server; the lease does it otherwise.
 constexpr Nanos kCloseFlush = seconds(3);
+// A close with a deadline that was refused asks again after so long: somebody may have got a copy.
+constexpr Nanos kAskAgain = seconds(1);
 
 }  // namespace
 
@@ -26,33 +28,45 @@ flow::Task<void> HandleCore::do_register(HandleCore* self, std::vector<TensorSpe
     done.set(layout.error());
     co_return;
   }
-  self->layout_ = std::move(layout).value();
-  for (size_t i = 0; i < self->layout_->ranges().size(); ++i) {
-    const net::MemoryRange range = self->layout_->ranges()[i];
-    Result<net::RegionId> region = co_await self->environment_.data->register_memory(range);
-    if (!region) {
-      const Error why = region.error();
-      Result<Done> undone = co_await self->deregister_now();
-      WL_ASSERT(undone.ok());
-      done.set(why);
-      co_return;
-    }
-    self->regions_.push_back(*region);
-    self->registered_bytes_ += range.length;
-  }
-  Result<Done> served =
-      self->source_.set_layout(&*self->layout_, self->regions_, self->options_.timing.checksums);
-  if (!served) {
-    const Error why = served.error();
-    Result<Done> undone = co_await self->deregister_now();
-    WL_ASSERT(undone.ok());
-    done.set(why);
+  Result<Done> registered = co_await self->register_now(std::move(layout).value());
+  done.set(std::move(registered));
+}
+
+flow::Task<void> HandleCore::do_register_layout(HandleCore* self, Layout layout, Job<Done> done) {
+  WL_ASSERT(self->state_ == HandleState::kOpen || self->state_ == HandleState::kPoisoned);
+  if (self->state_ != HandleState::kOpen) {
+    done.set(self->wrong_state("register"));
     co_return;
   }
-  if (self->environment_.observer != nullptr)
-    self->environment_.observer->on_registered_bytes(self->name(), self->registered_bytes_);
-  if (self->state_ == HandleState::kOpen) self->state_ = HandleState::kRegistered;
-  done.set(Done{});
+  Result<Done> registered = co_await self->register_now(std::move(layout));
+  done.set(std::move(registered));
+}
+
+flow::Task<Result<Done>> HandleCore::register_now(Layout layout) {
+  layout_ = std::move(layout);
+  for (size_t i = 0; i < layout_->ranges().size(); ++i) {
+    const net::MemoryRange range = layout_->ranges()[i];
+    Result<net::RegionId> region = co_await environment_.data->register_memory(range);
+    if (!region) {
+      const Error why = region.error();
+      Result<Done> undone = co_await deregister_now();
+      WL_ASSERT(undone.ok());
+      co_return why;
+    }
+    regions_.push_back(*region);
+    registered_bytes_ += range.length;
+  }
+  Result<Done> served = source_.set_layout(&*layout_, regions_, options_.timing.checksums);
+  if (!served) {
+    const Error why = served.error();
+    Result<Done> undone = co_await deregister_now();
+    WL_ASSERT(undone.ok());
+    co_return why;
+  }
+  if (environment_.observer != nullptr)
+    environment_.observer->on_registered_bytes(name(), registered_bytes_);
+  if (state_ == HandleState::kOpen) state_ = HandleState::kRegistered;
+  co_return Done{};
 }
 
 flow::Task<Result<Done>> HandleCore::deregister_now() {
@@ -171,7 +185,7 @@ flow::Task<Result<Done>> HandleCore::unpublish_now() {
   co_await wait_for_server(false);
   if (call_.decided.has_value()) {
     const net::DecidedEvent decided = *call_.decided;
-    co_await hand_back();
+    if (!decided.kept) co_await hand_back();
     end_call(decided.ok, decided.code, {});
     if (decided.ok) co_return Done{};
     co_return Error{decided.code, decided.message};
@@ -229,6 +243,10 @@ flow::Task<Result<std::optional<VersionId>>> HandleCore::receive_now(net::CallKi
     co_return why;
   }
   const net::DecidedEvent decided = *call_.decided;
+  if (decided.kept) {
+    end_call(false, decided.code, {});
+    co_return Error{decided.code, decided.message};
+  }
   if (!decided.ok) {
     co_await hand_back();
     if (poison_.has_value()) {  // this shard's own memory is what was lost
@@ -244,6 +262,7 @@ flow::Task<Result<std::optional<VersionId>>> HandleCore::receive_now(net::CallKi
     co_return std::optional<VersionId>{};
   }
   state_ = HandleState::kPublished;
+  rewound_ = decided.rewound;
   end_call(true, ErrorCode::kInvalidArgument, decided.content);
   co_return std::optional<VersionId>{decided.content.version};
 }
@@ -305,17 +324,48 @@ void HandleCore::begin_receiving(const net::AssignedEvent& assigned) {
 
 // ---------------------------------------------------------------- close
 
-flow::Task<void> HandleCore::do_close(HandleCore* self, Job<Done> done) {
+// The replica is not whole without this shard: the server hides it and sends readers elsewhere,
+// then tells of the drain; but first it sees to what is retained. At the deadline it is told, not
+// asked.
+flow::Task<Result<Done>> HandleCore::ask_to_withdraw(Nanos deadline) {
+  flow::Runtime& rt = runtime();
+  while (true) {
+    withdrawn_.reset();
+    if (WL_BUG(kCloseUnasked)) break;
+    session_.post(net::WithdrawRequest{held_->number});
+    bool late = false;
+    while (session_open() && !withdrawn_.has_value() && !late) {
+      const bool notified = co_await changed_.wait_until(deadline);
+      late = !notified && rt.now() >= deadline;
+    }
+    if (!session_open()) co_return Done{};
+    if (!withdrawn_.has_value()) {
+      rt.probe(probes::kClosedAnyway);
+      break;
+    }
+    if (withdrawn_->ok) co_return Done{};
+    if (deadline == kForever) co_return Error{ErrorCode::kRetained, withdrawn_->message};
+    const Nanos again = deadline_after(rt.now(), kAskAgain);
+    co_await rt.sleep_until(again < deadline ? again : deadline);
+    if (!session_open()) co_return Done{};
+  }
+  session_.post(net::AbortRequest{held_->number, ErrorCode::kReplicaLost, "closed"});
+  co_return Done{};
+}
+
+flow::Task<void> HandleCore::do_close(HandleCore* self, Nanos deadline, Job<Done> done) {
   if (self->state_ == HandleState::kClosed) {
     done.set(Done{});
     co_return;
   }
-  if (self->held_.has_value()) {
-    // The replica is not whole without this shard: the server hides it and sends readers elsewhere,
-    // then tells of the drain.
-    self->session_.post(net::AbortRequest{self->held_->number, ErrorCode::kReplicaLost, "closed"});
-    co_await self->hand_back();
+  if (self->held_.has_value() && self->session_open()) {
+    Result<Done> asked = co_await self->ask_to_withdraw(deadline);
+    if (!asked) {
+      done.set(asked.error());
+      co_return;
+    }
   }
+  co_await self->hand_back();
   const bool poisoned_memory =
       self->poison_.has_value() && self->poison_->code == ErrorCode::kDestinationPoisoned;
   const Error poisoned = self->poison_.value_or(Error{});
@@ -323,8 +373,8 @@ flow::Task<void> HandleCore::do_close(HandleCore* self, Job<Done> done) {
     Result<Done> undone = co_await self->deregister_now();
     WL_ASSERT(undone.ok());
   }
-  const Nanos deadline = deadline_after(self->runtime().now(), kCloseFlush);
-  co_await self->session_.close(deadline);
+  const Nanos flush_by = deadline_after(self->runtime().now(), kCloseFlush);
+  co_await self->session_.close(flush_by);
   self->state_ = HandleState::kClosed;
   if (poisoned_memory)
     done.set(poisoned);

@@ -2,6 +2,7 @@
 // and what follows an eviction. What each call does is in handle_calls.cc.
 #include "ros/handle_core.h"
 
+#include "ros/offload.h"
 #include "ros/planted_bugs.h"
 #include "ros/probes.h"
 
@@ -38,7 +39,9 @@ std::string HandleCore::describe() const { return handle_text(options_); }
 
 net::OpenRequest HandleCore::open_request() const {
   return {options_.model,      options_.replica, options_.shard,
-          options_.num_shards, options_.node,    source_.endpoint()};
+          options_.num_shards, options_.node,    source_.endpoint(),
+          options_.spot,       options_.retain,  options_.on_offload_failure,
+          options_.offload};
 }
 
 flow::Task<Result<Done>> HandleCore::open(Nanos deadline) {
@@ -147,14 +150,17 @@ void HandleCore::on(const net::AbandonEvent& event) {
   }
 }
 
-// A process without room for offloads says so.
 void HandleCore::on(const net::OffloadEvent& event) {
-  session_.post(net::OffloadFailedRequest{event.token, describe() + " keeps no offloads"});
+  tasks_.spawn(offload(this, event), "handle.offload");
 }
 
-void HandleCore::on(const net::DropEvent&) {}
+void HandleCore::on(const net::DropEvent& event) {
+  unneeded_ = true;
+  if (call_.number.value != 0)  // it is still being filled
+    session_.post(net::AbortRequest{call_.number, ErrorCode::kClosed, event.reason});
+}
 
-void HandleCore::on(const net::WithdrawnEvent&) {}
+void HandleCore::on(const net::WithdrawnEvent& event) { withdrawn_ = event; }
 
 void HandleCore::on_rejected(const net::RequestBody& body, const net::Failure& failure) {
   const auto* call = std::get_if<net::GroupCallRequest>(&body);
@@ -214,8 +220,37 @@ flow::Task<void> HandleCore::hand_back() {
             options_.shard.value, options_.replica});
   held_.reset();
   co_await source_.leave_memory();
+  changed_.notify_all();
   if (state_ == HandleState::kPublished || state_ == HandleState::kReceiving)
     state_ = HandleState::kRegistered;
+}
+
+flow::Task<void> HandleCore::offload(HandleCore* self, net::OffloadEvent event) {
+  if (self->environment_.offloads == nullptr || !self->layout_.has_value()) {
+    self->session_.post(net::OffloadFailedRequest{
+        event.token,
+        self->describe() +
+            (self->layout_.has_value() ? " keeps no offloads" : " has no tensors registered")});
+    co_return;
+  }
+  OpenOptions open = self->options_;
+  open.replica = event.replica;
+  open.retain = {};
+  open.offload = event.token;
+  flow::Future<Result<Done>> kept =
+      self->environment_.offloads->keep({std::move(open), *self->layout_, event.content});
+  Result<Result<Done>> outcome = co_await kept;
+  if (outcome.ok() && !outcome->ok())
+    self->session_.post(net::OffloadFailedRequest{event.token, outcome->error().message});
+}
+
+flow::Task<void> HandleCore::until_unneeded() {
+  while (!unneeded_ && state_ == HandleState::kPublished) co_await changed_.wait();
+}
+
+void HandleCore::let_go() {
+  unneeded_ = true;
+  changed_.notify_all();
 }
 
 void HandleCore::poison(Error why) {
@@ -274,6 +309,13 @@ flow::Future<Result<Done>> HandleCore::register_tensors(std::vector<TensorSpec> 
   return future;
 }
 
+flow::Future<Result<Done>> HandleCore::register_layout(Layout layout) {
+  Job<Done> done(runtime());
+  flow::Future<Result<Done>> future = done.future();
+  enqueue(do_register_layout(this, std::move(layout), std::move(done)));
+  return future;
+}
+
 flow::Future<Result<Done>> HandleCore::unregister_tensors() {
   Job<Done> done(runtime());
   flow::Future<Result<Done>> future = done.future();
@@ -311,10 +353,10 @@ void HandleCore::give_up(std::string why) {
   session_.post(net::AbortRequest{call_.number, ErrorCode::kReplicaLost, std::move(why)});
 }
 
-flow::Future<Result<Done>> HandleCore::close() {
+flow::Future<Result<Done>> HandleCore::close(Nanos deadline) {
   Job<Done> done(runtime());
   flow::Future<Result<Done>> future = done.future();
-  enqueue(do_close(this, std::move(done)));
+  enqueue(do_close(this, deadline, std::move(done)));
   return future;
 }
 

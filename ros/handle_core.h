@@ -32,13 +32,20 @@ class HandleCore final : public SessionListener {
 
   // Each enqueues a job; the future is broken when the handle goes.
   flow::Future<Result<Done>> register_tensors(std::vector<TensorSpec> tensors);
+  flow::Future<Result<Done>> register_layout(Layout layout);
   flow::Future<Result<Done>> unregister_tensors();
   flow::Future<Result<Done>> publish(VersionId version);
   flow::Future<Result<Done>> unpublish();
   flow::Future<Result<std::optional<VersionId>>> receive(net::CallKind kind,
                                                          net::VersionSpec version, Nanos timeout);
-  flow::Future<Result<Done>> close();
   void give_up(std::string why);
+  flow::Future<Result<Done>> close(Nanos deadline);
+
+  // Of an offload: returns when the server said that it is not needed, when it was lost, or after
+  // let_go().
+  flow::Task<void> until_unneeded();
+  void let_go();
+  void stay() { unneeded_ = false; }
 
   HandleState state() const { return state_; }
   std::optional<VersionId> holds() const;
@@ -46,6 +53,7 @@ class HandleCore final : public SessionListener {
   std::string waits_for() const;
   uint64_t registered_bytes() const { return registered_bytes_; }
   CallNumber next_call() const { return {next_call_}; }
+  bool rewound() const { return rewound_; }
   flow::Runtime& runtime() const { return *environment_.runtime; }
 
  private:
@@ -90,13 +98,19 @@ class HandleCore final : public SessionListener {
   // The jobs (handle_calls.cc). `self` outlives them: it owns the task that runs them.
   static flow::Task<void> do_register(HandleCore* self, std::vector<TensorSpec> tensors,
                                       Job<Done> done);
+  static flow::Task<void> do_register_layout(HandleCore* self, Layout layout, Job<Done> done);
   static flow::Task<void> do_unregister(HandleCore* self, Job<Done> done);
   static flow::Task<void> do_publish(HandleCore* self, VersionId version, Job<Done> done);
   static flow::Task<void> do_unpublish(HandleCore* self, Job<Done> done);
   static flow::Task<void> do_receive(HandleCore* self, net::CallKind kind, net::VersionSpec version,
                                      Nanos timeout, Job<std::optional<VersionId>> done);
-  static flow::Task<void> do_close(HandleCore* self, Job<Done> done);
+  static flow::Task<void> do_close(HandleCore* self, Nanos deadline, Job<Done> done);
+  // Has this process's store take the content, and tells the server if it can't.
+  static flow::Task<void> offload(HandleCore* self, net::OffloadEvent event);
 
+  flow::Task<Result<Done>> register_now(Layout layout);
+  // Ok: the memory may be handed back; else kRetained.
+  flow::Task<Result<Done>> ask_to_withdraw(Nanos deadline);
   flow::Task<Result<Done>> unpublish_now();
   flow::Task<Result<std::optional<VersionId>>> receive_now(net::CallKind kind,
                                                            net::VersionSpec version, Nanos timeout);
@@ -133,7 +147,10 @@ class HandleCore final : public SessionListener {
   std::optional<Held> held_;
   std::optional<Error>
       loss_;  // to be told by the next call: the replica lost a member or this shard its place
-  std::optional<Error> poison_;  // why only close() is left
+  std::optional<Error> poison_;                   // why only close() is left
+  std::optional<net::WithdrawnEvent> withdrawn_;  // the answer to the Withdraw under way
+  bool unneeded_ = false;                         // of an offload
+  bool rewound_ = false;
 
   std::optional<Layout> layout_;
   std::vector<net::RegionId> regions_;

@@ -109,6 +109,19 @@ Result<Layout> Layout::build(const std::vector<TensorSpec>& tensors, uint64_t sl
   return layout;
 }
 
+Layout Layout::moved_to(net::MemoryRange memory) const {
+  WL_ASSERT_OP(memory.length, ==, summary_.bytes);
+  Layout moved = *this;
+  moved.ranges_.clear();
+  if (memory.length > 0) moved.ranges_.push_back(memory);
+  uint64_t offset = 0;
+  for (size_t i = 0; i < moved.places_.size(); ++i) {
+    moved.places_[i] = {0, offset};
+    offset += lengths_[i];
+  }
+  return moved;
+}
+
 size_t Layout::slices_below(uint64_t bytes) const {
   auto above =
       std::upper_bound(slices_.begin(), slices_.end(), bytes,

@@ -31,6 +31,10 @@ class Layout {
   // slice_bytes 0.
   static Result<Layout> build(const std::vector<TensorSpec>& tensors, uint64_t slice_bytes);
 
+  // The same tensors in one stretch of other memory, in canonical order; `memory` has
+  // summary().bytes.
+  Layout moved_to(net::MemoryRange memory) const;
+
   const net::LayoutSummary& summary() const { return summary_; }
   uint64_t slice_bytes() const { return slice_bytes_; }
   // In stream order. Empty tensors have none.

@@ -38,6 +38,8 @@ class HandleObserver {
   virtual void on_fenced(HandleName) {}  // readers were cut off at the drain deadline
   virtual void on_registered_bytes(HandleName, uint64_t /*bytes*/) {}  // now; 0 after unregister
   virtual void on_server_lost(HandleName) {}
+  // An offload of this process got its memory (length 0: gave it back); `all` bytes are taken now.
+  virtual void on_offload(HandleName, net::MemoryRange, uint64_t /*all*/) {}
 };
 
 class Directory;
@@ -56,6 +58,17 @@ class ServerObserver {
   virtual void on_evicted(std::string_view /*model*/, std::string_view /*replica*/, ShardIndex) {}
   // A request of a known client was applied. `repeated`: its sequence number had been seen before.
   virtual void on_request(const net::Request&, bool /*repeated*/) {}
+  // A replica is about to give up its copy on purpose: unpublish, update, close, or an offload that
+  // is not needed any more. Losses are not told here.
+  virtual void on_withdrawing(std::string_view /*model*/, std::string_view /*replica*/,
+                              net::Content) {}
+  // Somebody's memory is to take the content, as the replica `offload`.
+  virtual void on_offload_directed(std::string_view /*model*/, std::string_view /*offload*/,
+                                   net::Content) {}
+  // A retained version was let go, as its holder chose (OffloadFailure::kDrop).
+  virtual void on_retention_dropped(std::string_view /*model*/, net::Content,
+                                    std::string_view /*why*/) {}
+  virtual void on_rewound(std::string_view /*model*/, Generation) {}
   virtual void on_probe(const flow::ProbePoint&) {}
 };
 

@@ -14,7 +14,8 @@ struct ServerOptions {
   Nanos drain = seconds(30);           // how long a source waits for its readers before it fences
   Nanos missing_member = seconds(60);  // a shard that never makes the call its group is in
   Nanos retry_same_source =
-      millis(500);         // before a failed source is tried again when there is no other
+      millis(500);              // before a failed source is tried again when there is no other
+  Nanos offload = seconds(60);  // for the last copy of a retained version to get into host memory
   bool pipelining = true;  // false: partial replicas never serve, sources serve any number at once
 };
 
@@ -36,6 +37,12 @@ struct HandleOptions {
   uint64_t window_bytes = 64ull << 20;        // READs in flight at most
   uint64_t window_start_bytes = 16ull << 20;  // and before a link has shown that it holds more
   bool checksums = false;               // end to end, per slice; publisher and reader need it
+};
+
+// What a process keeps for others in its host memory (offload.h).
+struct OffloadOptions {
+  uint64_t limit_bytes = UINT64_MAX;  // of all offloads together
+  Nanos transfer = seconds(60);       // for one of them to be whole, on this side
 };
 
 }  // namespace weightlane::ros

@@ -38,6 +38,15 @@ enum class PlantedBug : uint8_t {
   kPerShardDecision,    // `latest` is resolved by each shard for itself
   kEvictionSilent,      // readers of an evicted source are not re-routed
   kNoStall,             // a stalled transfer is never noticed
+  kNoOffload,           // a retained version's last copy goes without an offload
+  kSpotCounts,          // a spot replica counts as a copy
+  kPartialKeeps,        // an offload that is not whole yet counts as a copy
+  kOffloadPerShard,     // one shard's offload lets the whole replica go
+  kOffloadDropped,      // an offload goes though it is the last copy
+  kOffloadLeaks,        // an offload that nobody needs stays
+  kCloseUnasked,        // close does not ask whether the version is retained
+  kFailureHides,        // an update that fails before it began gives up the last copy
+  kGenerationIgnored,   // after a rewind, versions of the old generation are the latest
 };
 
 inline PlantedBug planted_bug = PlantedBug::kNone;

@@ -55,7 +55,25 @@ namespace weightlane::ros::probes {
   X(kReconnected, "ros.session.reconnected", false)           \
   X(kOutcomeUnknown, "ros.session.outcome_unknown", false)    \
   X(kServerLost, "ros.session.server_lost", false)            \
-  X(kReopened, "ros.handle.reopened", false)
+  X(kReopened, "ros.handle.reopened", false)                  \
+  X(kOffloadDirected, "ros.retention.directed", false)        \
+  X(kOffloadJoined, "ros.retention.joined", false)            \
+  X(kOffloadStale, "ros.retention.stale_token", true)         \
+  X(kOffloaded, "ros.retention.offloaded", false)             \
+  X(kOffloadFailed, "ros.retention.failed", false)            \
+  X(kOffloadLimit, "ros.retention.limit", true)               \
+  X(kOffloadLate, "ros.retention.late", true)                 \
+  X(kOffloadBroken, "ros.retention.broken", true)             \
+  X(kOffloadReleased, "ros.retention.released", false)        \
+  X(kOffloadUnwanted, "ros.retention.unwanted", true)         \
+  X(kHeirChosen, "ros.retention.heir", true)                  \
+  X(kWithdrawRefused, "ros.retention.refused", false)         \
+  X(kRetentionDropped, "ros.retention.dropped", true)         \
+  X(kKeptOnFailure, "ros.retention.kept_on_failure", true)    \
+  X(kClosedAnyway, "ros.close.at_deadline", true)             \
+  X(kRewound, "ros.rewind", false)                            \
+  X(kRewindRefused, "ros.rewind.refused", false)              \
+  X(kWaited, "ros.wait.held", false)
 
 enum : uint16_t {
   kFirstRosProbe = 256,

@@ -40,33 +40,14 @@ void Scheduler::run() {
   }
 }
 
-// The newest content that the group may ask for: the highest version that is whole and visible, or
-// the k-th below it.
-ContentEntry* Scheduler::resolve(const Group& group, const net::VersionSpec& version) const {
-  uint32_t skip = version.kind == net::VersionKind::kLatest ? version.back : 0;
-  const VersionId* passed = nullptr;
-  auto& contents = directory_.contents_;
-  auto at = contents.upper_bound({group.model, UINT64_MAX, UINT64_MAX, UINT64_MAX});
-  while (at != contents.begin()) {
-    --at;
-    ContentEntry& entry = at->second;
-    if (entry.model != group.model) break;
-    if (entry.no_copy_since != kForever) continue;
-    if (version.kind == net::VersionKind::kExact) {
-      if (entry.content.version == version.exact) return &entry;
-      continue;
-    }
-    if (passed != nullptr && *passed == entry.content.version)
-      continue;  // same number, older content
-    if (skip == 0) return &entry;
-    --skip;
-    passed = &entry.content.version;
-  }
-  return nullptr;
-}
-
 bool Scheduler::serve_call(Group& group, GroupCall& call) {
-  ContentEntry* entry = resolve(group, call.version);
+  ContentEntry* entry = group.offload != 0 ? directory_.offload_content(group)
+                                           : directory_.resolve(group.model, call.version);
+  if (group.offload != 0 && entry == nullptr) {
+    directory_.fail_call(group, call, ErrorCode::kVersionUnavailable,
+                         "what was to be offloaded is gone", now_);
+    return true;
+  }
   if (call.kind == net::CallKind::kUpdate) {
     const Publication* held = nullptr;
     for (const auto& [number, publication] : group.publications)
@@ -93,8 +74,23 @@ bool Scheduler::serve_call(Group& group, GroupCall& call) {
     directory_.observer_->on_probe(probes::kQueued);
     return false;
   }
+  if (call.kind == net::CallKind::kUpdate && !may_update(group, call)) return call.decided;
   begin_transfer(group, call, *entry, *source);
   return true;
+}
+
+// Before the old version goes: is it the last copy of a retained one?
+bool Scheduler::may_update(Group& group, GroupCall& call) {
+  std::string why;
+  const Directory::Permission permission = directory_.may_withdraw(group, why, now_);
+  call.waits_for_offload = permission == Directory::Permission::kWait;
+  if (permission == Directory::Permission::kRefused) {
+    net::DecidedEvent decision{call.number, false, {}, ErrorCode::kRetained, why};
+    decision.kept = true;
+    directory_.decide(group, call, std::move(decision));
+    directory_.forget_settled(group);
+  }
+  return permission == Directory::Permission::kGo;
 }
 
 bool Scheduler::layouts_agree(Group& group, GroupCall& call, const ContentEntry& entry) {
@@ -112,6 +108,11 @@ void Scheduler::begin_transfer(Group& group, GroupCall& call, ContentEntry& entr
                                Publication& source) {
   if (call.kind == net::CallKind::kUpdate) {
     directory_.observer_->on_probe(probes::kUpdateDecided);
+    for (auto& [number, held] : group.publications) {
+      if (held->hidden) continue;
+      call.rewound = call.rewound || held->content->content.generation != entry.content.generation;
+      directory_.observe_withdrawal(*held);
+    }
     directory_.hide_all(group, false, "updated", now_);
   }
   auto owned = std::make_unique<Publication>();
@@ -224,7 +225,7 @@ Publication* Scheduler::choose(const Group& group, const Publication* reader,
                                const std::vector<uint32_t>& shards) const {
   ++directory_.choices_;
   Publication* best = nullptr;
-  std::tuple<bool, bool, bool, uint32_t, size_t> best_rank;
+  std::tuple<bool, bool, bool, bool, uint32_t, size_t> best_rank;
   for (Publication* candidate : content.publications) {
     if (!eligible(*candidate, group, reader, shards)) continue;
     const uint32_t chain = chain_length(*candidate);
@@ -232,7 +233,9 @@ Publication* Scheduler::choose(const Group& group, const Publication* reader,
     const bool avoided = reader != nullptr && reader->shards[shard].avoid == candidate->group->id;
     const bool far = group.members[shard] == nullptr ||
                      group.members[shard]->node != candidate->group->members[shard]->node;
-    const std::tuple rank{avoided, far, !candidate->complete, chain, candidate->outgoing.size()};
+    const std::tuple rank{avoided, !within_process(group, *candidate->group),
+                          far,     !candidate->complete,
+                          chain,   candidate->outgoing.size()};
     if (best == nullptr || rank < best_rank) {
       best = candidate;
       best_rank = rank;
@@ -251,14 +254,20 @@ bool Scheduler::eligible(const Publication& candidate, const Group& group,
     if (holding.avoid == candidate.group->id && now_ < holding.retry_at) return false;
   }
   const bool pipelining = directory_.options_.pipelining;
-  if (pipelining && !WL_BUG(kTwoReaders)) {
+  // A copy within the processes takes nothing of their NICs, so it neither waits nor is waited for.
+  if (pipelining && !WL_BUG(kTwoReaders) && !within_process(group, *candidate.group)) {
     for (const Assignment* taken : candidate.outgoing)
-      if (taken->reader != reader) return false;
+      if (taken->reader != reader && !within_process(*taken->reader->group, *candidate.group))
+        return false;
   }
   if (candidate.complete) return true;
   if (!pipelining || !candidate.receiving) return false;
   if (chain_length(candidate) == kUnrooted && !WL_BUG(kCycle)) return false;
   return reader == nullptr || WL_BUG(kCycle) || !reads_from(candidate, *reader);
+}
+
+bool Scheduler::within_process(const Group& reader, const Group& source) {
+  return reader.offload != 0 && reader.beside == source.id;
 }
 
 bool Scheduler::reads_from(const Publication& publication, const Publication& other) const {

@@ -23,7 +23,7 @@ class Scheduler {
   bool serve_call(Group& group, GroupCall& call);
   bool serve_reroute(Publication& reader);
 
-  ContentEntry* resolve(const Group& group, const net::VersionSpec& version) const;
+  bool may_update(Group& group, GroupCall& call);
   bool layouts_agree(Group& group, GroupCall& call, const ContentEntry& entry);
   void begin_transfer(Group& group, GroupCall& call, ContentEntry& entry, Publication& source);
   void assign(Publication& reader, ShardIndex shard, Publication& source);
@@ -34,6 +34,8 @@ class Scheduler {
                       const std::vector<uint32_t>& shards) const;
   bool eligible(const Publication& candidate, const Group& group, const Publication* reader,
                 const std::vector<uint32_t>& shards) const;
+  // The reader is an offload that the source's own processes keep.
+  static bool within_process(const Group& reader, const Group& source);
   bool reads_from(const Publication& publication, const Publication& other) const;
   // Links to the nearest whole copy; kUnrooted when the chain does not end in one.
   uint32_t chain_length(const Publication& publication, uint32_t depth = 0) const;

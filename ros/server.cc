@@ -8,6 +8,7 @@
 #include "flow/signal.h"
 #include "flow/task_set.h"
 #include "ros/directory.h"
+#include "ros/probes.h"
 
 namespace weightlane::ros {
 
@@ -44,6 +45,24 @@ class ForwardingObserver final : public ServerObserver {
     runtime_->trace({"server.evicted", shard.value, 0, 0, replica});
     if (next_ != nullptr) next_->on_evicted(model, replica, shard);
   }
+  void on_withdrawing(std::string_view model, std::string_view replica,
+                      net::Content content) override {
+    if (next_ != nullptr) next_->on_withdrawing(model, replica, content);
+  }
+  void on_offload_directed(std::string_view model, std::string_view offload,
+                           net::Content content) override {
+    runtime_->trace({"server.offload", content.version.value, content.id.value, 0, offload});
+    if (next_ != nullptr) next_->on_offload_directed(model, offload, content);
+  }
+  void on_retention_dropped(std::string_view model, net::Content content,
+                            std::string_view why) override {
+    runtime_->trace({"server.retention_dropped", content.version.value, content.id.value, 0, why});
+    if (next_ != nullptr) next_->on_retention_dropped(model, content, why);
+  }
+  void on_rewound(std::string_view model, Generation generation) override {
+    runtime_->trace({"server.rewound", generation.value, 0, 0, model});
+    if (next_ != nullptr) next_->on_rewound(model, generation);
+  }
   void on_request(const net::Request& request, bool repeated) override {
     if (next_ != nullptr) next_->on_request(request, repeated);
   }
@@ -72,6 +91,7 @@ class ServerCore final : public net::RequestHandler {
         boot_{runtime->random()},
         directory_(options, boot_, runtime->now(), &observer_),
         wake_timer_(*runtime),
+        copies_(*runtime),
         tasks_(*runtime) {
     tasks_.spawn(keep_time(this), "server.keep_time");
   }
@@ -80,6 +100,12 @@ class ServerCore final : public net::RequestHandler {
     const Nanos arrived = runtime_.now();
     net::Response response = directory_.apply(request, arrived);
     after_apply();
+    if (const auto* wait = std::get_if<net::WaitRequest>(&request.body)) {
+      const Nanos hold =
+          wait->hold < directory_.options().heartbeat ? wait->hold : directory_.options().heartbeat;
+      co_return co_await hold_wait(std::move(request), std::move(response),
+                                   deadline_after(arrived, hold));
+    }
     const auto* poll = std::get_if<net::PollRequest>(&request.body);
     const auto* events = std::get_if<net::EventsResponse>(&response.body);
     if (poll == nullptr || events == nullptr || !events->events.empty()) co_return response;
@@ -119,7 +145,22 @@ class ServerCore final : public net::RequestHandler {
       // A Poll dropped with its connection leaves its slot; it goes with the client.
       if (directory_.all_clients().count(client.value) == 0) slots_.erase(slot);
     }
+    if (std::exchange(copies_seen_, directory_.copies_changed()) != directory_.copies_changed())
+      copies_.notify_all();
     if (directory_.next_deadline() < sleeping_until_) wake_timer_.notify_all();
+  }
+
+  // Until the version is there: whenever copies come or go, or the model is rewound, it is asked
+  // again.
+  flow::Task<net::Response> hold_wait(net::Request request, net::Response response, Nanos until) {
+    while (true) {
+      const auto* waited = std::get_if<net::WaitedResponse>(&response.body);
+      if (waited == nullptr || waited->there) co_return response;
+      runtime_.probe(probes::kWaited);
+      if (!co_await copies_.wait_until(until)) co_return response;
+      response = directory_.apply(request, runtime_.now());
+      after_apply();
+    }
   }
 
   static flow::Task<void> keep_time(ServerCore* self) {
@@ -141,6 +182,8 @@ class ServerCore final : public net::RequestHandler {
   Nanos sleeping_until_ = kForever;
   std::map<uint64_t, std::shared_ptr<Mailslot>> slots_;  // clients that wait, by incarnation
   flow::Signal wake_timer_;
+  flow::Signal copies_;  // of some version have come or gone
+  uint64_t copies_seen_ = 0;
   flow::TaskSet tasks_;
   std::unique_ptr<net::Serving> serving_;  // last: its handlers end before what they use
 };

@@ -58,12 +58,15 @@ flow::Task<Result<std::optional<VersionId>>> ShardHandle::update(net::VersionSpe
   return outcome_of(core_->receive(net::CallKind::kUpdate, version, timeout));
 }
 
-flow::Task<Result<Done>> ShardHandle::close() { return outcome_of(core_->close()); }
+flow::Task<Result<Done>> ShardHandle::close(Nanos deadline) {
+  return outcome_of(core_->close(deadline));
+}
 
 void ShardHandle::give_up(std::string why) { core_->give_up(std::move(why)); }
 
 HandleState ShardHandle::state() const { return core_->state(); }
 std::optional<VersionId> ShardHandle::holds() const { return core_->holds(); }
+bool ShardHandle::rewound() const { return core_->rewound(); }
 Progress ShardHandle::progress() const { return core_->progress(); }
 uint64_t ShardHandle::registered_bytes() const { return core_->registered_bytes(); }
 std::string ShardHandle::waits_for() const { return core_->waits_for(); }

@@ -49,8 +49,14 @@ struct OpenOptions {
   uint32_t num_shards = 1;
   std::string node;                  // boot id of the machine; equal text: same node
   std::vector<std::string> servers;  // addresses; one for now
+  bool spot = false;       // may vanish at any time: what it holds never counts as a copy (P5)
+  net::RetainSpec retain;  // what is not to be lost while this handle is open (P5)
+  net::OffloadFailure on_offload_failure = net::OffloadFailure::kRefuse;
+  uint64_t offload = 0;  // token of an offload; set by OffloadStore alone
   HandleOptions timing;
 };
+
+class OffloadStore;
 
 // What one process brings to its handles. All outlive every handle.
 struct Environment {
@@ -58,6 +64,7 @@ struct Environment {
   net::ControlPlane* control = nullptr;
   net::DataPlane* data = nullptr;
   HandleObserver* observer = nullptr;  // may be null
+  OffloadStore* offloads = nullptr;    // may be null: this process keeps nothing for others
 };
 
 enum class HandleState : uint8_t { kOpen, kRegistered, kPublished, kReceiving, kPoisoned, kClosed };
@@ -98,25 +105,29 @@ class ShardHandle {
   // this shard; the version shows when all shards have come. The caller's writes must be complete,
   // GPU work synchronised.
   flow::Task<Result<Done>> publish(VersionId version);
-  // Returns ok or an error only when the memory is the caller's again, within the drain time (30 s)
-  // and a little more.
+  // Returns when the memory is the caller's again, within the drain time (30 s) and a little more;
+  // if this was the last copy of a retained version, after that has got into host memory (P5). The
+  // one exception: kRetained, when it could not; then it is still published.
   flow::Task<Result<Done>> unpublish();
   // Into the registered tensors. The worker becomes a replica that serves others, already while it
   // receives.
   flow::Task<Result<VersionId>> replicate(net::VersionSpec version, Nanos timeout);
   // One atomic step: is there a newer version than the one held? Then unpublish and replicate it;
-  // else nothing.
+  // else nothing. kRetained as for unpublish. After a rewind a newer version may have a lower
+  // number: rewound() says so.
   flow::Task<Result<std::optional<VersionId>>> update(net::VersionSpec version, Nanos timeout);
   // Asks that the replicate or update under way end: with an error that says why, for the whole
   // group, because a part of a replica is of no use. Returns at once; the call itself returns when
   // the server has decided, which may still be a success. Nothing when there is no such call.
   void give_up(std::string why);
-  // Hands the memory back and leaves. Never fails to give the memory back except with
-  // kDestinationPoisoned.
-  flow::Task<Result<Done>> close();
+  // Hands the memory back and leaves. Fails to give the memory back with kDestinationPoisoned only,
+  // or, without a deadline, with kRetained: then the handle is as it was. With a deadline (a spot
+  // machine's notice) what is retained is handed over until then; at the deadline it closes anyway.
+  flow::Task<Result<Done>> close(Nanos deadline = kForever);
 
   HandleState state() const;
   std::optional<VersionId> holds() const;  // the version published or replicated here
+  bool rewound() const;  // what the last update took is of a newer generation than what was held
   Progress progress() const;
   uint64_t registered_bytes() const;
   // What its call under way waits for, with the other's name; empty: there is no call.

@@ -100,7 +100,8 @@ class Checkers::Watch final : public ros::HandleObserver {
   WorkerId worker_;
 };
 
-Checkers::Checkers(World& world, const Plan& plan) : world_(world), plan_(plan) {
+Checkers::Checkers(World& world, const Plan& plan)
+    : world_(world), plan_(plan), retention_(*this, world, plan) {
   publications_.resize(1);
   const FaultRates& rates = plan.world.faults;
   reads_lie_ = rates.of(Fault::kWrongPages) != 0 || rates.of(Fault::kNotVisible) != 0;
@@ -148,6 +149,7 @@ void Checkers::server_started(const ros::Directory* directory) {
   directory_ = directory;
   ++epoch_;
   sessions_.clear();
+  retention_.server_started();
 }
 
 Checkers::Replica* Checkers::replica_named(std::string_view name) {
@@ -173,6 +175,7 @@ void Checkers::memory_laid_out(WorkerId worker, std::vector<TensorRow> rows, uin
   view.proven = 0;
   view.in_call = false;
   view.server_lost = false;
+  view.noticed = false;
 }
 
 PublicationId Checkers::new_publication() {
@@ -189,6 +192,7 @@ void Checkers::will_publish(WorkerId worker, PublicationId publication, VersionI
 void Checkers::handle_gone(WorkerId worker) {
   View& view = views_[worker.value];
   view.server_lost = false;
+  view.noticed = false;
   view.control = {};
   view.stamp = {};
   view.proven = 0;
@@ -251,6 +255,7 @@ void Checkers::check_bounds() {
 }
 
 void Checkers::on_crashed(Nanos, HostId host, uint32_t life) {
+  retention_.crashed(host);
   for (View& view : views_) {
     if (view.host != host) continue;
     view.stamp = {};
@@ -322,9 +327,9 @@ void Checkers::on_trace(Nanos at, HostId host, const flow::TraceEvent& event) {
 
 // ---------------------------------------------------------------- P1
 
-bool Checkers::tag_fits(const View& view, net::Content content, uint64_t tag, uint64_t place) {
+bool Checkers::tag_is_of(uint32_t shard, net::Content content, uint64_t tag, uint64_t place) {
   constexpr uint64_t kPlace = (uint64_t{1} << 40) - 1;
-  if ((tag & kPlace) != (uint64_t{view.shard} << 32 | place)) return false;
+  if ((tag & kPlace) != (uint64_t{shard} << 32 | place)) return false;
   const uint64_t publication = tag >> 40;
   if (publication == fitting_tag_ && content.id.value == fitting_content_) return true;
   if (publication == 0 || publication >= publications_.size()) return false;
@@ -349,7 +354,7 @@ bool Checkers::check_granules(const View& view, net::Content content, uint64_t f
     const uint64_t shift = (row.address - range.address) / granule;
     for (uint64_t place = begin; place < end; ++place) {
       const uint64_t tag = range.tags[shift + place - row.first];
-      if (tag_fits(view, content, tag, place)) continue;
+      if (tag_is_of(view.shard, content, tag, place)) continue;
       violate("P1", view.name + " " + when + " " + describe(content) + ": granule " +
                         std::to_string(place) + " of " + std::to_string(view.granules) + " holds " +
                         describe_tag(tag));
@@ -474,6 +479,8 @@ void Checkers::handle_call_ended(View& view, CallNumber number, net::CallKind ki
   if (ok && kind == net::CallKind::kPublish) bind(view, content);
   CallRecord& call = record(view, number);
   call.ended |= 1u << view.shard;
+  // A version that could not be kept elsewhere stays published.
+  if (!ok && code == ErrorCode::kRetained) return check_same_outcome(view, call, ok, code, content);
   if (!ok && view.stamp.value != 0) {
     violate("P3", view.name + ": call " + std::to_string(number.value) + " (" +
                       call_kind_name(kind) + ") failed with " + error_code_name(code) +
@@ -546,6 +553,7 @@ void Checkers::check_poisoned(const View& view, CallNumber number) {
 void Checkers::on_visible(std::string_view, std::string_view name, net::Content content) {
   if (story_ != nullptr)
     story_->line(world_.now(), "server", "visible", std::string(name) + " " + describe(content));
+  retention_.visible(name, content);
   Replica* replica = replica_named(name);
   if (replica == nullptr) return;
   for (const WorkerId worker : replica->shards) {
@@ -587,6 +595,7 @@ void Checkers::bind(const View& view, net::Content content) {
 void Checkers::on_hidden(std::string_view, std::string_view name, net::Content content) {
   if (story_ != nullptr)
     story_->line(world_.now(), "server", "hidden", std::string(name) + " " + describe(content));
+  retention_.hidden(name, content);
 }
 
 void Checkers::on_assigned(std::string_view reader, std::string_view source, ShardIndex shard,
@@ -618,6 +627,7 @@ void Checkers::on_evicted(std::string_view, std::string_view name, ShardIndex sh
 
 void Checkers::on_request(const net::Request& request, bool repeated) {
   check_session(request.header);
+  retention_.request_begins(request);
   repeated_ =
       repeated && !std::holds_alternative<net::PollRequest>(request.body) && directory_ != nullptr;
   if (repeated_) digest_before_ = directory_digest(*directory_);
@@ -637,7 +647,47 @@ void Checkers::check_session(const net::RequestHeader& header) {
   sessions_.push_back({header.incarnation, header.session});
 }
 
+void Checkers::on_withdrawing(std::string_view, std::string_view name, net::Content content) {
+  if (story_ != nullptr)
+    story_->line(world_.now(), "server", "withdraws", std::string(name) + " " + describe(content));
+  retention_.withdrawing(name, content);
+}
+
+void Checkers::on_offload_directed(std::string_view, std::string_view name, net::Content content) {
+  if (story_ != nullptr)
+    story_->line(world_.now(), "server", "offload", std::string(name) + " " + describe(content));
+}
+
+void Checkers::on_retention_dropped(std::string_view, net::Content content, std::string_view why) {
+  if (story_ != nullptr)
+    story_->line(world_.now(), "server", "let go", describe(content) + ": " + std::string(why));
+  retention_.dropped(content);
+}
+
+void Checkers::on_rewound(std::string_view, Generation generation) {
+  if (story_ != nullptr)
+    story_->line(world_.now(), "server", "rewound",
+                 "generation " + std::to_string(generation.value));
+  retention_.rewound(generation);
+}
+
+bool Checkers::closes_at_leisure(std::string_view name, uint32_t shard) {
+  const Replica* replica = replica_named(name);
+  if (replica == nullptr) return false;
+  const View& view = views_[replica->shards[shard].value];
+  return view.call != nullptr && std::string_view(view.call) == "close" && !view.noticed;
+}
+
+void Checkers::latest_received(WorkerId worker, Generation generation, uint64_t epoch) {
+  const View& view = views_[worker.value];
+  if (epoch != epoch_ || view.content.generation >= generation) return;
+  violate("P3", view.name + ": asked for the latest when the model was at generation " +
+                    std::to_string(generation.value) + ", it got " + describe(view.content) +
+                    " of generation " + std::to_string(view.content.generation.value));
+}
+
 void Checkers::on_applied(const ros::Directory& directory, Nanos) {
+  retention_.request_ends();
   if (repeated_) {
     repeated_ = false;
     if (directory_digest(directory) != digest_before_) {
@@ -661,6 +711,11 @@ void Checkers::check_feeding(const ros::Directory& directory) {
     for (const Edge& edge : edges) {
       if (edge.source != assignment.source) continue;
       known = known || edge.reader == assignment.reader;
+      // A copy within the processes takes nothing of what others have.
+      const auto within = [&assignment](const ros::Publication* reader) {
+        return reader->group->offload != 0 && reader->group->beside == assignment.source->group->id;
+      };
+      if (within(edge.reader) || within(assignment.reader)) continue;
       if (edge.reader == assignment.reader) continue;
       violate("P7", "replica " + assignment.source->group->replica + " feeds " +
                         edge.reader->group->replica + " and " + assignment.reader->group->replica +

@@ -32,6 +32,7 @@
 #include "ros/observer.h"
 #include "sim/observer.h"
 #include "sim/plan.h"
+#include "sim/retention_checker.h"
 #include "sim/world.h"
 
 namespace weightlane::sim {
@@ -98,9 +99,21 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
   // The caller was told that it succeeded: the last call of this worker must say so too.
   void receive_succeeded(WorkerId worker);
   void wrong_state_allowed(WorkerId worker, const char* answer);
+  // The latest version was asked for when the server was at `generation` (in `epoch`).
+  void latest_received(WorkerId worker, Generation generation, uint64_t epoch);
+  // The machine of this worker's process will be taken away: what it gives up now, it loses.
+  void notice_given(WorkerId worker) { views_[worker.value].noticed = true; }
   // Those that are late by now, if any: a violation of P6 (hand-backs: P2).
   void check_bounds();
 
+  RetentionChecker& retention() { return retention_; }
+  const RetentionChecker& retention() const { return retention_; }
+  // Whether a tag is that of `content` at this place of a shard; false positives: none.
+  bool tag_is_of(uint32_t shard, net::Content content, uint64_t tag, uint64_t place);
+  bool reads_lie() const { return reads_lie_; }
+  // This shard is in close(), and nothing forces it.
+  bool closes_at_leisure(std::string_view replica, uint32_t shard);
+  uint64_t epoch() const { return epoch_; }
   uint64_t transfers() const { return transfers_; }
   uint64_t largest_call(uint32_t replica) const { return replicas_[replica].largest_call; }
   bool in_call(WorkerId worker) const { return views_[worker.value].in_call; }
@@ -133,6 +146,13 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
                   net::CallKind kind, bool ok, ErrorCode code, net::Content content) override;
   void on_evicted(std::string_view model, std::string_view replica, ShardIndex shard) override;
   void on_request(const net::Request& request, bool repeated) override;
+  void on_withdrawing(std::string_view model, std::string_view replica,
+                      net::Content content) override;
+  void on_offload_directed(std::string_view model, std::string_view offload,
+                           net::Content content) override;
+  void on_retention_dropped(std::string_view model, net::Content content,
+                            std::string_view why) override;
+  void on_rewound(std::string_view model, Generation generation) override;
 
  private:
   class Watch;
@@ -151,6 +171,7 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
     bool received = false;  // what `content` names came by READs, not from the application
     bool in_call = false;
     bool server_lost = false;
+    bool noticed = false;
     Nanos call_started;
     bool last_ok = false;
     CallNumber number;
@@ -201,7 +222,6 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
   void check_control(const View& view, const char* call);
   bool check_granules(const View& view, net::Content content, uint64_t from, uint64_t to,
                       const char* when);
-  bool tag_fits(const View& view, net::Content content, uint64_t tag, uint64_t place);
   void check_same_outcome(View& view, CallRecord& call, bool ok, ErrorCode code,
                           net::Content content);
   void bind(const View& view, net::Content content);
@@ -217,6 +237,7 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
 
   World& world_;
   const Plan& plan_;
+  RetentionChecker retention_;
   StoryTeller* story_ = nullptr;
   std::optional<Violation> violation_;
   std::vector<View> views_;

@@ -91,7 +91,7 @@ void draw_timing(Dice& dice, Plan& plan) {
   const int64_t divide = kind < 7 ? 1 : 2;
   ros::ServerOptions& server = plan.server;
   for (Nanos* span : {&server.heartbeat, &server.lease, &server.drain, &server.missing_member,
-                      &server.retry_same_source}) {
+                      &server.offload, &server.retry_same_source}) {
     *span = *span / divide;
   }
   ros::HandleOptions& handle = plan.handle;
@@ -146,6 +146,31 @@ void draw_habits(Dice& dice, Plan& plan) {
   habits.mismatch = dice.percent(10) ? dice.maybe(5, 50) : 0;
   habits.silent = dice.percent(10) ? dice.maybe(5, 50) : 0;
   habits.other_layout = dice.percent(10) ? dice.maybe(20, 200) : 0;
+}
+
+void draw_retention(Dice& dice, Plan& plan) {
+  Habits& habits = plan.habits;
+  const bool retains = dice.percent(45);
+  const auto latest = static_cast<uint32_t>(dice.between(1, 2));
+  const uint64_t exact = dice.between(1, 3);
+  const bool names = dice.percent(25);
+  const auto spot = static_cast<uint32_t>(dice.below(uint64_t{1} << plan.replicas()));
+  const bool spots = dice.percent(50);
+  const bool drops = dice.percent(30);
+  const bool limited = dice.percent(20);
+  uint64_t bytes = 0;
+  for (uint32_t t = 0; t < plan.tensors; ++t) bytes += plan.granules[t];
+  bytes *= plan.world.data.granule_bytes * plan.shards_per_host;
+  const uint64_t limit = dice.between(0, 2) * bytes;
+  habits.rewind = dice.percent(15) ? static_cast<uint32_t>(dice.log(20, 200)) : 0;
+  habits.wait = dice.maybe(10, 60);
+  habits.notice = dice.percent(50) ? static_cast<uint32_t>(dice.log(10, 80)) : 0;
+  if (!retains) return;
+  plan.retain_latest = latest;
+  if (names) plan.retain_exact = exact;
+  if (spots) plan.spot = spot;
+  plan.offload_drop = drops;
+  if (limited) plan.offload_limit = limit;
 }
 
 void no_faults(Plan& plan) {
@@ -221,6 +246,11 @@ void visit_plan(Plan& plan, Visit visit) {
   static constexpr const char* kGranules[] = {"granules_0", "granules_1", "granules_2",
                                               "granules_3", "granules_4", "granules_5"};
   for (size_t t = 0; t < plan.granules.size(); ++t) number(kGranules[t], plan.granules[t]);
+  number("retain_latest", plan.retain_latest);
+  number("retain_exact", plan.retain_exact);
+  number("spot", plan.spot);
+  number("offload_drop", plan.offload_drop);
+  number("offload_limit", plan.offload_limit);
   number("server_crashes", plan.server_crashes);
   number("core_all", plan.core_all);
   number("step_limit_k", plan.step_limit_k);
@@ -243,6 +273,9 @@ void visit_plan(Plan& plan, Visit visit) {
   number("silent", habits.silent);
   number("other_layout", habits.other_layout);
   number("list", habits.list);
+  number("rewind", habits.rewind);
+  number("wait", habits.wait);
+  number("notice", habits.notice);
   number("own_tags", habits.own_tags);
 
   span("server.heartbeat_ns", plan.server.heartbeat);
@@ -250,6 +283,7 @@ void visit_plan(Plan& plan, Visit visit) {
   span("server.drain_ns", plan.server.drain);
   span("server.missing_member_ns", plan.server.missing_member);
   span("server.retry_same_source_ns", plan.server.retry_same_source);
+  span("server.offload_ns", plan.server.offload);
   number("server.pipelining", plan.server.pipelining);
   span("handle.connect_ns", plan.handle.connect);
   span("handle.stall_ns", plan.handle.stall);
@@ -353,6 +387,7 @@ Plan draw_plan(Scenario scenario, uint64_t seed) {
   plan.world.control.drop_first_replies = dice.percent(5);
   ChoiceSource swarm(seed);
   plan.world.faults = draw_swarm(swarm, plan.handle.checksums);
+  draw_retention(dice, plan);
   const bool quiet = plan.world.faults == FaultRates{};
   if (quiet) no_faults(plan);
   shape(plan);

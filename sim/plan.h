@@ -62,6 +62,9 @@ struct Habits {
   uint32_t silent = 0;         // a shard stays away from a call for long
   uint32_t other_layout = 0;   // a replica registers another layout once
   uint32_t list = 0;           // list_replicas
+  uint32_t rewind = 0;         // a trainer goes back to an older version
+  uint32_t wait = 0;           // wait_for_version
+  uint32_t notice = 0;         // a replica on spot machines is told that it has to go
   bool own_tags =
       true;  // each publication has tags of its own; false: the same version, the same tags
 };
@@ -80,11 +83,19 @@ struct Plan {
   ros::ServerOptions server;
   ros::HandleOptions handle;
   Habits habits;
-  uint32_t server_crashes = 0;   // in phase 1
-  uint32_t core_all = 1;         // phase 2: every host is healed; 0: some are lost
-  uint32_t step_limit_k = 2000;  // thousands of steps after which a run is called a livelock
+  // Retention (P5): what the trainers' handles retain, which version those of r0 retain (0: none),
+  // which replicas are on spot machines (mask), and what a process may keep for others.
+  uint32_t retain_latest = 0;
+  uint64_t retain_exact = 0;
+  uint32_t spot = 0;
+  uint32_t offload_drop = 0;  // 1: what cannot be offloaded is let go; 0: it stays published
+  uint64_t offload_limit = UINT64_MAX;  // bytes
+  uint32_t server_crashes = 0;          // in phase 1
+  uint32_t core_all = 1;                // phase 2: every host is healed; 0: some are lost
+  uint32_t step_limit_k = 2000;         // thousands of steps after which a run is called a livelock
 
   uint32_t replicas() const { return trainers + rollouts; }
+  bool retains() const { return retain_latest != 0 || retain_exact != 0; }
   uint64_t shard_granules(uint32_t shard) const;
   uint32_t tensor_granules(uint32_t shard, uint32_t tensor) const {
     return granules[(tensor + shard) % tensors];

@@ -189,7 +189,33 @@ void Schedule::close_all() {
   checkers_.violate("P6", "these did not close: " + workload_.busy_report());
 }
 
+// Nothing is retained any more, so nothing is kept in host memory (P11).
+void Schedule::look_for_offloads() {
+  const auto kept = [this] {
+    std::string text;
+    for (uint32_t h = 1; h < world_.host_count(); ++h) {
+      Host& host = world_.host({h});
+      const RetentionChecker& retention = checkers_.retention();
+      if (host.state() != HostState::kUp) continue;
+      // Memory that something may still land in never comes back, but its registrations do.
+      const bool lost = retention.poisoned(host.id());
+      if (lost ? host.sim_data().live_registrations() == 0 : retention.bytes(host.id()) == 0)
+        continue;
+      text += (text.empty() ? "" : ", ") + host.place().name + " " +
+              std::to_string(retention.bytes(host.id()));
+    }
+    return text;
+  };
+  if (kept().empty()) return;
+  const bool emptied =
+      run_for(workload_.call_bound() + plan_.server.lease, [&kept] { return kept().empty(); });
+  if (emptied || checkers_.violation()) return;
+  checkers_.violate("P11", "nobody retains anything, but bytes are kept in host memory: " + kept());
+}
+
 void Schedule::look_for_leaks() {
+  look_for_offloads();
+  if (checkers_.violation()) return;
   for (uint32_t h = 1; h < world_.host_count(); ++h) {
     Host& host = world_.host({h});
     if (host.state() != HostState::kUp) continue;
@@ -203,7 +229,8 @@ void Schedule::look_for_leaks() {
   const auto empty = [this] {
     const ros::Directory* directory = checkers_.directory();
     return directory != nullptr && directory->clients() == 0 && directory->contents() == 0 &&
-           directory->assignments() == 0 && directory->groups().empty();
+           directory->assignments() == 0 && directory->groups().empty() &&
+           directory->all_offloads().empty() && directory->rewound_models() == 0;
   };
   if (empty()) return;
   const bool emptied = run_for(plan_.server.lease * 2 + seconds(1), empty);

@@ -67,6 +67,7 @@ class Schedule final {
   void settle();
   void fresh_replica();
   void close_all();
+  void look_for_offloads();
   void look_for_leaks();
   void plan_server_crash();
   static void on_server_alarm(void* self);

@@ -15,6 +15,19 @@ HostPlace named(std::string name) {
   return place;
 }
 
+// What a process keeps for others.
+class SimHostMemory final : public net::HostMemory {
+ public:
+  explicit SimHostMemory(Host* host) : host_(host) {}
+  Result<net::MemoryRange> allocate(uint64_t bytes) override {
+    return net::MemoryRange{host_->memory().allocate(bytes), bytes, net::Device::kHost, 0};
+  }
+  void release(net::MemoryRange range) override { host_->memory().free(range.address); }
+
+ private:
+  Host* host_;
+};
+
 // Tells the checkers which directory is the real one, for as long as it is.
 class ServerLife {
  public:
@@ -50,6 +63,9 @@ Workload::Workload(World* world, Checkers* checkers, const Plan* plan)
            handle.connect + handle.server_lost + handle.rpc_attempt + kSlack;
   // Until the server's answer or its loss, and then the drain.
   hand_back_bound_ = server.drain + handle.server_lost + handle.rpc_attempt * 2 + kSlack;
+  if (!plan->retains()) return;
+  bound_ += server.offload;
+  hand_back_bound_ += server.offload;
 }
 
 void Workload::start() {
@@ -186,12 +202,16 @@ bool Workload::fresh_succeeded() const {
 bool Workload::someone_holds() const {
   const ros::Directory* directory = checkers_->directory();
   if (directory == nullptr) return false;
+  const Generation generation = checkers_->retention().generation();  // of what can be the latest
   for (const auto& [name, group] : directory->groups()) {
     bool whole = false;
     for (const auto& [number, publication] : group.publications)
-      whole = whole || publication->serves_whole();
+      whole = whole || (publication->serves_whole() &&
+                        publication->content->content.generation == generation);
     for (const auto& worker : workers_) {
-      if (checkers_->replica_name(worker->replica) != group.replica) continue;
+      // An offload stands and falls with the processes of the replica in whose name it begins.
+      const std::string& replica = checkers_->replica_name(worker->replica);
+      if (replica != group.replica.substr(0, group.replica.find('~'))) continue;
       whole = whole && !worker->lost && worker->host->state() == HostState::kUp;
     }
     if (whole) return true;
@@ -230,14 +250,24 @@ flow::Task<void> Workload::run_server(Workload* self, Host* host) {
 }
 
 flow::Task<void> Workload::run_host(Workload* self, Host* host) {
+  SimHostMemory memory(host);
+  ros::OffloadOptions options;
+  options.limit_bytes = self->plan_->offload_limit;
+  options.transfer = self->plan_->server.offload;
+  ros::OffloadStore offloads(
+      {host, &host->control(), &host->data(), self->checkers_->retention().watch(host->id())},
+      &memory, options);
   for (const auto& worker : self->workers_) {
-    if (worker->host == host) host->spawn(run_worker(self, worker.get()), "worker");
+    if (worker->host != host) continue;
+    worker->offloads = &offloads;
+    host->spawn(run_worker(self, worker.get()), "worker");
   }
-  co_return;
+  co_await host->sleep_until(kForever);
 }
 
 ros::Environment Workload::environment(const Worker& worker) const {
-  return {worker.host, &worker.host->control(), &worker.host->data(), checkers_->watch(worker.id)};
+  return {worker.host, &worker.host->control(), &worker.host->data(), checkers_->watch(worker.id),
+          worker.offloads};
 }
 
 ros::OpenOptions Workload::open_options(const Worker& worker) const {
@@ -250,6 +280,11 @@ ros::OpenOptions Workload::open_options(const Worker& worker) const {
       worker.host->place().node.empty() ? worker.host->place().name : worker.host->place().node;
   options.servers = {server_address_};
   options.timing = plan_->handle;
+  options.spot = (plan_->spot >> worker.replica & 1) != 0;
+  if (worker.role == Role::kTrainer) options.retain.latest = plan_->retain_latest;
+  if (options.replica == "r0" && plan_->retain_exact != 0)
+    options.retain.versions = {{plan_->retain_exact}};
+  if (plan_->offload_drop != 0) options.on_offload_failure = net::OffloadFailure::kDrop;
   return options;
 }
 

@@ -20,6 +20,8 @@
 #include <vector>
 
 #include "flow/signal.h"
+#include "ros/offload.h"
+#include "ros/queries.h"
 #include "ros/server.h"
 #include "ros/shard_handle.h"
 #include "sim/checkers.h"
@@ -84,7 +86,8 @@ class Workload final : public HostDirector {
     Resting resting = Resting::kBusy;
     Nanos latest_since;
     flow::Signal* stage_changed = nullptr;
-    std::vector<TensorRow> rows;  // in the order of registration
+    ros::OffloadStore* offloads = nullptr;  // of its process
+    std::vector<TensorRow> rows;            // in the order of registration
     bool odd_layout = false;
     bool kept = false;  // unpublished, and the bytes are still those of `last`
     VersionId last;
@@ -126,9 +129,13 @@ class Workload final : public HostDirector {
                                        Nanos patience);
   // Things nobody should do, which must do no harm. True: the handle is to be closed.
   static flow::Task<bool> misbehave(Workload* self, Worker* worker, ros::ShardHandle* handle);
-  static flow::Task<void> close_handle(Workload* self, Worker* worker, ros::ShardHandle* handle);
+  // `noticed`: the machine is taken away after a while.
+  static flow::Task<void> close_handle(Workload* self, Worker* worker, ros::ShardHandle* handle,
+                                       bool noticed);
   static flow::Task<void> rest(Workload* self, Worker* worker, Nanos span);
   static flow::Task<void> list_once(Workload* self, Worker* worker);
+  static flow::Task<void> wait_once(Workload* self, Worker* worker);
+  static flow::Task<void> rewind_once(Workload* self, Worker* worker);
 
   void lay_out_memory(Worker& worker);
   std::vector<ros::TensorSpec> tensors(const Worker& worker) const;

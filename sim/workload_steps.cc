@@ -147,7 +147,9 @@ flow::Task<void> Workload::run_worker(Workload* self, Worker* worker) {
     }
     std::unique_ptr<ros::ShardHandle> handle = std::move(opened).value();
     co_await run_handle(self, worker, handle.get());
-    co_await close_handle(self, worker, handle.get());
+    const bool noticed = (self->plan_->spot >> worker->replica & 1) != 0 &&
+                         self->chance(*worker, "work.notice", 500);
+    co_await close_handle(self, worker, handle.get(), noticed);
   }
   worker->resting = Resting::kClosed;
   co_await changed.wait();
@@ -189,10 +191,22 @@ flow::Task<void> Workload::run_handle(Workload* self, Worker* worker, ros::Shard
   }
 }
 
-flow::Task<void> Workload::close_handle(Workload* self, Worker* worker, ros::ShardHandle* handle) {
-  self->checkers_->call_began(worker->id, "close", self->bound_);
-  const Result<Done> closed = co_await handle->close();
-  self->checkers_->call_ended(worker->id);
+flow::Task<void> Workload::close_handle(Workload* self, Worker* worker, ros::ShardHandle* handle,
+                                        bool noticed) {
+  Result<Done> closed = Error{ErrorCode::kRetained, {}};
+  if (!noticed) {
+    self->checkers_->call_began(worker->id, "close", self->bound_);
+    closed = co_await handle->close();
+    self->checkers_->call_ended(worker->id);
+  }
+  if (!closed.ok() && closed.error().code == ErrorCode::kRetained) {
+    // It goes anyway, but not at once.
+    const Nanos span = self->drawn_span(*worker, "work.notice_span", seconds(4));
+    self->checkers_->notice_given(worker->id);
+    self->checkers_->call_began(worker->id, "close", self->bound_ + span);
+    closed = co_await handle->close(deadline_after(worker->host->now(), span));
+    self->checkers_->call_ended(worker->id);
+  }
   self->checkers_->handle_gone(worker->id);
   if (closed.ok()) {
     self->scribble(*worker);
@@ -296,6 +310,8 @@ flow::Task<void> Workload::receive(Workload* self, Worker* worker, ros::ShardHan
   worker->kept = false;
   worker->wants_latest = step.wanted == net::VersionSpec{};
   worker->latest_since = self->world_->now();
+  const Generation generation = self->checkers_->retention().generation();
+  const uint64_t epoch = self->checkers_->epoch();
   self->checkers_->call_began(worker->id, update ? "update" : "replicate", bound);
   const bool drops = self->stage_ == Stage::kRun && !fresh &&
                      self->chance(*worker, "work.drop_call", self->plan_->habits.drop_call);
@@ -311,6 +327,8 @@ flow::Task<void> Workload::receive(Workload* self, Worker* worker, ros::ShardHan
   } else {
     const bool succeeded = co_await receive_once(worker, handle, step, patience);
     if (succeeded) self->checkers_->receive_succeeded(worker->id);
+    if (succeeded && !update && worker->wants_latest)
+      self->checkers_->latest_received(worker->id, generation, epoch);
   }
   worker->wants_latest = false;
   self->checkers_->call_ended(worker->id);
@@ -328,11 +346,40 @@ flow::Task<void> Workload::list_once(Workload* self, Worker* worker) {
   (void)listed;  // the server may be away: any answer is a good one
 }
 
+flow::Task<void> Workload::wait_once(Workload* self, Worker* worker) {
+  const Nanos patience = self->plan_->handle.rpc_attempt;
+  self->checkers_->call_began(worker->id, "wait", patience + seconds(2));
+  const Result<net::Content> there = co_await ros::wait_for_version(
+      self->environment(*worker), self->server_address_, kModel, {}, patience);
+  self->checkers_->call_ended(worker->id);
+  (void)there;  // any answer is a good one, in time
+}
+
+// A trainer goes back: what it publishes next has a lower number.
+flow::Task<void> Workload::rewind_once(Workload* self, Worker* worker) {
+  const Generation expected = self->checkers_->retention().generation();
+  const Nanos patience = self->plan_->handle.rpc_attempt;
+  self->checkers_->call_began(worker->id, "rewind", patience + seconds(2));
+  const Result<Generation> next = co_await ros::rewind_model(
+      self->environment(*worker), self->server_address_, kModel, expected, patience);
+  self->checkers_->call_ended(worker->id);
+  if (!next.ok()) co_return;
+  if (*next != Generation{expected.value + 1})
+    self->checkers_->violate("P10", "a rewind of generation " + std::to_string(expected.value) +
+                                        " gave generation " + std::to_string(next->value));
+  self->highest_version_ -= std::min<uint64_t>(self->highest_version_ / 2, 2);
+}
+
 flow::Task<bool> Workload::misbehave(Workload* self, Worker* worker, ros::ShardHandle* handle) {
   const Habits& habits = self->plan_->habits;
   if (self->stage_ != Stage::kRun) co_return false;
   const bool lists = self->chance(*worker, "work.list", habits.list);
   if (lists) co_await list_once(self, worker);
+  const bool waits = self->chance(*worker, "work.wait", habits.wait);
+  if (waits) co_await wait_once(self, worker);
+  const bool rewinds = worker->role == Role::kTrainer && worker->shard == 0 &&
+                       self->chance(*worker, "work.rewind", habits.rewind);
+  if (rewinds) co_await rewind_once(self, worker);
   const bool wrong = self->chance(*worker, "work.wrong_state", habits.wrong_state);
   if (wrong) {
     const std::optional<VersionId> held = handle->holds();
@@ -357,7 +404,10 @@ flow::Task<bool> Workload::misbehave(Workload* self, Worker* worker, ros::ShardH
     const Result<Done> back = co_await handle->register_tensors(self->tensors(*worker));
     if (!back.ok()) co_return true;
   }
-  co_return self->chance(*worker, "work.close", habits.close);
+  const bool spot = (self->plan_->spot >> worker->replica & 1) != 0;
+  const bool noticed = spot && self->chance(*worker, "work.preempted", habits.notice);
+  const bool closes = self->chance(*worker, "work.close", habits.close);
+  co_return noticed || closes;
 }
 
 }  // namespace weightlane::sim
