@@ -52,7 +52,7 @@ class WrongArguments(Case):
                     model], "--shard 2", "0 to 1")
 
     def test_every_command_has_help_with_an_example(self):
-        for command in ("server", "publish", "pull", "ls", "watch", "demo", "bench"):
+        for command in ("server", "publish", "pull", "ls", "watch", "wait", "rewind", "demo", "bench"):
             process = self.run_to_end(command, "--help", deadline=20)
             self.assertEqual(process.status, 0)
             self.assertIn("Example:", process.output(), command)

@@ -477,7 +477,7 @@ TEST(Wait, SaysWhetherTheVersionIsThere) {
 
 // Field report 7 (vllm #41853): state of dead peers is never released. Here with offloads, crashes
 // and leaves at any time.
-TEST(FieldReport7, AThousandJoinAndCrashCyclesLeaveTheTablesEmpty) {
+TEST(Retention, FieldReport7_AThousandJoinAndCrashCyclesWithOffloadsLeaveTheTablesEmpty) {
   Desk desk;
   for (int cycle = 0; cycle < 1000; ++cycle) {
     std::vector<Member> trainer = open_with(desk, "t", 2, latest_of(1 + cycle % 2));
