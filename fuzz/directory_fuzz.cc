@@ -108,7 +108,17 @@ class Play {
     open.num_shards = 1 + shape / 4 % 3;
     open.shard.value = shape / 16 % 4;
     open.node = shape >= 128 ? "n1" : "n2";
-    if (script_.pick(16) == 0) open.num_shards = std::numeric_limits<uint32_t>::max();
+    const uint8_t wish = script_.u8();
+    if (wish % 16 == 0) open.num_shards = std::numeric_limits<uint32_t>::max();
+    open.retain.latest = wish / 16 % 4;
+    if (wish % 16 == 1) open.retain.versions = {{1u + wish / 64u}};
+    open.spot = wish >= 192;
+    if (wish % 2 != 0) open.on_offload_failure = net::OffloadFailure::kDrop;
+    // Of an offload that this handle was asked for; the last one, so that its shards may meet.
+    if (wish % 8 == 2 && asked_.token != 0) {
+      open.offload = asked_.token;
+      open.replica = asked_.replica;
+    }
     handle = Handle{};
     handle.header = {Incarnation{next_incarnation_++}, 1, 0};
     net::ResponseBody answer = ask(handle, std::move(open));
@@ -144,6 +154,7 @@ class Play {
       if (const auto* body = std::get_if<net::AssignedEvent>(&event.body)) {
         handle.assigned.push_back(*body);
       }
+      if (const auto* body = std::get_if<net::OffloadEvent>(&event.body)) asked_ = *body;
     }
   }
 
@@ -157,7 +168,20 @@ class Play {
   }
 
   void odd(Handle& handle) {
-    switch (script_.pick(5)) {
+    switch (script_.pick(9)) {
+      case 5:
+        ask(handle, net::WithdrawRequest{CallNumber{script_.u8()}});
+        return;
+      case 6:
+        ask(handle, net::OffloadFailedRequest{asked_.token, "no memory"});
+        return;
+      case 7:
+        directory_.apply({{}, net::RewindRequest{"m", Generation{script_.u8()}, script_.u8()}},
+                         now_);
+        return;
+      case 8:
+        directory_.apply({{}, net::WaitRequest{"m", {}, kSpans[0]}}, now_);
+        return;
       case 0:
         handle.header.session = script_.u8();
         return;
@@ -202,6 +226,8 @@ class Play {
     if (directory_.assignments() != 0) broken("an assignment is left");
     if (directory_.contents() != 0) broken("a content is left");
     if (!directory_.groups().empty()) broken("a group is left");
+    if (!directory_.all_offloads().empty()) broken("an offload is left");
+    if (directory_.rewound_models() != 0) broken("a model is left");
   }
 
   void broken(const std::string& what) const {
@@ -215,6 +241,7 @@ class Play {
   Nanos now_ = seconds(100);
   Directory directory_;
   uint64_t next_incarnation_ = 1;
+  net::OffloadEvent asked_;
   std::array<Handle, kHandles> handles_;
 };
 

@@ -8,6 +8,8 @@ namespace weightlane::ros {
 namespace {
 
 constexpr Nanos kHold = seconds(10);  // a server holds no Wait longer than its heartbeat
+constexpr Nanos kLeast = millis(1);   // shorter holds are not worth a request
+constexpr Nanos kGrace = seconds(1);
 constexpr HandleOptions kDefaults;
 
 Nanos earlier(Nanos a, Nanos b) { return a < b ? a : b; }
@@ -23,7 +25,9 @@ class Questions {
     flow::Runtime& runtime = *environment_.runtime;
     Nanos pause = kDefaults.rpc_retry_first;
     while (true) {
-      const Nanos until = earlier(deadline_, deadline_after(runtime.now(), reach));
+      // An answer that the server gives at the deadline has time to arrive.
+      const Nanos until =
+          earlier(deadline_after(deadline_, kGrace), deadline_after(runtime.now(), reach));
       if (connection_ == nullptr || connection_->broken()) {
         Result<std::unique_ptr<net::Connection>> made =
             co_await environment_.control->connect(server_, until);
@@ -78,7 +82,7 @@ flow::Task<Result<net::Content>> wait_for_version(Environment environment, std::
       if (waited->there) co_return waited->content;
     }
     if (!body.has_value() && !answered) co_return questions.lost();
-    if (!body.has_value() || runtime.now() >= deadline)
+    if (!body.has_value() || runtime.now() + kLeast >= deadline)
       co_return Error{ErrorCode::kTimeout, "version " + net::to_string(version) + " of model " +
                                                model + " is not there"};
   }
