@@ -191,7 +191,7 @@ net::ResponseBody Directory::open(const net::Request& request, const net::OpenRe
   client.session = request.header.session;
   client.last_sequence = request.header.sequence;
   client.last_heard = now;
-  client.last_call = {group.poisoned_upto};
+  client.last_call = {WL_BUG(kNumberingRestarts) ? 0 : group.poisoned_upto};
   group.members[open.shard.value] = &client;
   note_deadline(now + options_.heartbeat);
   return net::OpenedResponse{
@@ -328,7 +328,8 @@ void Directory::expire_leases(Nanos now) {
   while (found) {  // losing one member may change others, so look again from the start
     found = false;
     for (auto& [who, client] : clients_) {
-      if (std::max(client.last_heard, leases_since_) + options_.lease >= now) continue;
+      const Nanos heard = std::max(client.last_heard, leases_since_);
+      if (heard + options_.lease >= now || WL_BUG(kLeaseIgnored)) continue;
       observer_->on_probe(probes::kEvicted);
       observer_->on_evicted(client.group->model, client.group->replica, client.shard);
       lose_member(client,

@@ -13,9 +13,6 @@ namespace weightlane::ros {
 
 namespace {
 
-// How many calls a shard may be ahead of another: publish does not wait for the others.
-constexpr uint64_t kAheadLimit = 256;
-
 std::string describe(net::CallKind kind, const net::VersionSpec& version) {
   std::string text = net::call_kind_name(kind);
   if (kind != net::CallKind::kUnpublish) text += "(" + net::to_string(version) + ")";
@@ -66,7 +63,8 @@ net::ResponseBody Directory::group_call(Client& client, const net::GroupCallRequ
     call.kind = request.kind;
     call.version = request.version;
     call.shards.resize(group.num_shards);
-    call.gather_deadline = deadline_after(now, options_.missing_member);
+    call.gather_deadline =
+        WL_BUG(kMissingForever) ? kForever : deadline_after(now, options_.missing_member);
     note_deadline(call.gather_deadline);
   }
   ShardCall& mine = call.shards[client.shard.value];
@@ -93,8 +91,8 @@ net::ResponseBody Directory::group_call(Client& client, const net::GroupCallRequ
 // The n-th calls of all shards must be one call. If not: an error to all that names both.
 bool Directory::matches_first(Client& client, GroupCall& call,
                               const net::GroupCallRequest& request) {
-  if (request.kind == call.kind &&
-      (request.kind == net::CallKind::kUnpublish || request.version == call.version))
+  if (request.kind == call.kind && (request.kind == net::CallKind::kUnpublish ||
+                                    request.version == call.version || WL_BUG(kMismatchAllowed)))
     return true;
   uint32_t first = 0;
   while (first == client.shard.value || !call.shards[first].made) ++first;
@@ -150,6 +148,7 @@ void Directory::make_unpublish(Client& client, GroupCall& call, Nanos now) {
 void Directory::answer_unpublish(Client& client, GroupCall& call, Nanos now) {
   call.decision = net::DecidedEvent{call.number, true, {}, ErrorCode::kInvalidArgument, {}};
   answer(client, call);
+  if (WL_BUG(kUnpublishShown)) return;
   for (auto& [number, publication] : client.group->publications) {
     if (!publication->shards[client.shard.value].present || publication->hidden) continue;
     observe_withdrawal(*publication);
@@ -198,7 +197,7 @@ void Directory::fail_call(Group& group, GroupCall& call, ErrorCode code, const s
   }
   decide(group, call, net::DecidedEvent{call.number, false, {}, code, message});
   hide_all(group, true, message, now);
-  if (answered_ok) poison(group, code, message, now);
+  if (answered_ok && !WL_BUG(kNextCallSpared)) poison(group, code, message, now);
 }
 
 // All that the group's shards have under way ends with this error, and so does each one's next
@@ -309,11 +308,11 @@ void Directory::forget_settled(Group& group) {
   for (auto& [number, publication] : group.publications)
     if (publication->hidden) hidden.push_back(publication.get());
   for (Publication* publication : hidden) forget_publication(*publication);
-  if (highest > lowest + kAheadLimit && highest > group.poisoned_upto) {
+  if (highest > lowest + options_.calls_ahead_most && highest > group.poisoned_upto) {
     observer_->on_probe(probes::kFallenBehind);
     poison(group, ErrorCode::kTimeout,
-           "a shard of " + group.name() + " is more than " + std::to_string(kAheadLimit) +
-               " calls behind another",
+           "a shard of " + group.name() + " is more than " +
+               std::to_string(options_.calls_ahead_most) + " calls behind another",
            last_tick_);
   }
 }

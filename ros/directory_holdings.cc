@@ -165,7 +165,7 @@ void Directory::notice_drained(Publication& publication) {
 // A hidden publication is kept while anyone reads from it, reads for it, or may still publish into
 // it.
 void Directory::forget_publication(Publication& publication) {
-  if (!publication.hidden || !publication.outgoing.empty()) return;
+  if (!publication.hidden || !publication.outgoing.empty() || WL_BUG(kNeverForgotten)) return;
   Group& group = *publication.group;
   for (const ShardHolding& holding : publication.shards)
     if (holding.reading.value != 0 || (holding.present && !holding.drained)) return;

@@ -74,6 +74,7 @@ flow::Task<Result<Done>> HandleCore::deregister_now() {
   while (!regions_.empty()) {
     const net::RegionId region = regions_.back();
     regions_.pop_back();
+    if (WL_BUG(kRegionLeaked) && regions_.empty()) break;
     co_await environment_.data->deregister(region);
   }
   registered_bytes_ = 0;
@@ -139,7 +140,7 @@ flow::Task<void> HandleCore::do_publish(HandleCore* self, VersionId version, Job
   net::VersionSpec exact{net::VersionKind::kExact, version, 0};
   self->held_ = Held{{self->next_call_}, net::Content{{}, version, {}}, false};
   self->state_ = HandleState::kPublished;
-  const Stamp stamp{self->runtime().random() | 1};
+  const Stamp stamp = self->new_stamp();
   self->set_stamp(stamp, self->held_->content, self->layout_->summary().bytes);
   self->start_call(net::CallKind::kPublish, exact, kZeroNanos);
   co_await self->wait_for_server(false);
@@ -284,6 +285,7 @@ flow::Task<void> HandleCore::take_up(net::AssignedEvent assigned) {
   else
     begin_receiving(assigned);
   if (receiving_.content != assigned.content && !WL_BUG(kResumeOther)) {
+    rt.probe(probes::kOtherContent);
     session_.post(net::AbortRequest{call_.number, ErrorCode::kVersionUnavailable,
                                     "re-routed to another content"});
     session_.post(net::ReleaseRequest{assigned.assignment, net::ReleaseKind::kNeverOpened, 0, {}});
@@ -318,7 +320,7 @@ void HandleCore::begin_receiving(const net::AssignedEvent& assigned) {
   if (options_.timing.checksums) receiving_.checksums.resize(layout_->slices().size());
   held_ = Held{call_.number, assigned.content, false};
   state_ = HandleState::kReceiving;
-  const Stamp stamp{runtime().random() | 1};
+  const Stamp stamp = new_stamp();
   set_stamp(stamp, assigned.content, 0);
 }
 

@@ -118,6 +118,7 @@ void HandleCore::on(const net::AssignedEvent& event) {
   if (event.number == call_.number && !call_.decided.has_value()) {
     call_.assigned = event;
   } else {
+    runtime().probe(probes::kAssignedLate);
     session_.post(net::ReleaseRequest{event.assignment, net::ReleaseKind::kNeverOpened, 0, {}});
   }
 }
@@ -134,6 +135,7 @@ void HandleCore::on(const net::DecidedEvent& event) {
 
 void HandleCore::on(const net::YieldEvent& event) {
   if (call_.assigned.has_value() && call_.assigned->assignment == event.assignment) {
+    runtime().probe(probes::kYieldedUntaken);
     call_.assigned.reset();
     session_.post(net::ReleaseRequest{event.assignment, net::ReleaseKind::kNeverOpened, 0, {}});
   } else if (reader_ != nullptr && reader_->assignment() == event.assignment) {
@@ -143,6 +145,7 @@ void HandleCore::on(const net::YieldEvent& event) {
 
 void HandleCore::on(const net::AbandonEvent& event) {
   if (call_.assigned.has_value() && call_.assigned->assignment == event.assignment) {
+    runtime().probe(probes::kAbandonedUntaken);
     call_.assigned.reset();
     session_.post(net::ReleaseRequest{event.assignment, net::ReleaseKind::kNeverOpened, 0, {}});
   } else if (reader_ != nullptr && reader_->assignment() == event.assignment) {
@@ -182,6 +185,11 @@ void HandleCore::stop_reader(net::ReleaseKind kind, bool only_if_unopened) {
 
 // ---------------------------------------------------------------- memory
 
+Stamp HandleCore::new_stamp() {
+  if (WL_BUG(kStampReused)) return {session_.incarnation().value | 1};
+  return {runtime().random() | 1};
+}
+
 void HandleCore::set_stamp(Stamp stamp, net::Content content, uint64_t proven) {
   if (environment_.observer != nullptr) environment_.observer->on_stamp(name(), stamp, content);
   if (stamp.value == 0)
@@ -195,7 +203,7 @@ void HandleCore::set_stamp(Stamp stamp, net::Content content, uint64_t proven) {
 flow::Task<void> HandleCore::hand_back() {
   if (!held_.has_value()) co_return;
   flow::Runtime& rt = runtime();
-  const Nanos deadline = deadline_after(rt.now(), drain_);
+  const Nanos deadline = WL_BUG(kDrainForever) ? kForever : deadline_after(rt.now(), drain_);
   if (!WL_BUG(kNoDrain)) {
     while (!held_->drained) {
       // The server tells when the readers have left. Without one, those that can be seen are let
@@ -204,6 +212,7 @@ flow::Task<void> HandleCore::hand_back() {
       if (!session_open()) {
         const bool lost = session_.state() == ServerSession::State::kServerLost;
         if (!lost || source_.connected_readers() == 0) break;
+        rt.probe(probes::kDrainedAlone);
         const Nanos look = rt.now() + kLookAtReaders;
         if (look < until) until = look;
       }
@@ -265,7 +274,7 @@ flow::Task<void> HandleCore::recover() {
   flow::Runtime& rt = runtime();
   const bool evicted = session_.state() == ServerSession::State::kEvicted;
   const std::string why = session_.why_ended();
-  co_await hand_back();
+  if (!WL_BUG(kEvictedKeeps) || !evicted) co_await hand_back();
   if (!evicted) {
     poison(Error{ErrorCode::kServerLost,
                  describe() + ": " + why + "; close this handle and open again"});
@@ -275,7 +284,9 @@ flow::Task<void> HandleCore::recover() {
   const Nanos deadline = deadline_after(rt.now(), options_.timing.server_lost);
   Result<net::OpenedResponse> opened = co_await session_.open(open_request(), deadline);
   if (!opened) {
-    if (opened.error().code == ErrorCode::kAlreadyOpen)
+    const bool superseded = opened.error().code == ErrorCode::kAlreadyOpen;
+    rt.probe(superseded ? probes::kSuperseded : probes::kReopenFailed);
+    if (superseded)
       poison(Error{ErrorCode::kSuperseded,
                    describe() + ": another process has opened this shard meanwhile"});
     else
@@ -284,6 +295,7 @@ flow::Task<void> HandleCore::recover() {
   }
   source_.set_incarnation(session_.incarnation());
   next_call_ = opened->next_call.value;
+  if (WL_BUG(kLossUntold)) co_return;
   loss_ = Error{ErrorCode::kReplicaLost, describe() + ": " + why + "; what it held is handed back"};
 }
 

@@ -132,6 +132,7 @@ class HandleCore final : public SessionListener {
   flow::Task<void> recover();
   void poison(Error why);
   void stop_reader(net::ReleaseKind kind, bool only_if_unopened);
+  Stamp new_stamp();  // of a publication or a receive attempt; never the same twice
   void set_stamp(Stamp stamp, net::Content content, uint64_t proven);
   HandleName name() const { return {options_.model, options_.replica, options_.shard}; }
   net::OpenRequest open_request() const;

@@ -16,6 +16,7 @@ struct ServerOptions {
   Nanos retry_same_source =
       millis(500);              // before a failed source is tried again when there is no other
   Nanos offload = seconds(60);  // for the last copy of a retained version to get into host memory
+  uint64_t calls_ahead_most = 256;  // of one shard before another of its replica: then ReplicaLost
   bool pipelining = true;  // false: partial replicas never serve, sources serve any number at once
 };
 
@@ -36,7 +37,7 @@ struct HandleOptions {
       4ull << 20;  // how the stream is cut: one READ, one checksum. The same on both sides
   uint64_t window_bytes = 64ull << 20;        // READs in flight at most
   uint64_t window_start_bytes = 16ull << 20;  // and before a link has shown that it holds more
-  bool checksums = false;               // end to end, per slice; publisher and reader need it
+  bool checksums = false;                     // end to end, per slice; publisher and reader need it
 };
 
 // What a process keeps for others in its host memory (offload.h).

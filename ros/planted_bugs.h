@@ -47,6 +47,25 @@ enum class PlantedBug : uint8_t {
   kCloseUnasked,        // close does not ask whether the version is retained
   kFailureHides,        // an update that fails before it began gives up the last copy
   kGenerationIgnored,   // after a rewind, versions of the old generation are the latest
+  kSealAtCompletion,    // a look seals what had completed when it completes, not when it was posted
+  kStampFromLook,  // the reader trusts the stamp that its first look shows, not the one it was told
+  kReadBeyondProven,   // data is read before the look that proves it (R4)
+  kProvenKept,         // a new publication leaves the old progress in the block
+  kStampReused,        // a handle gives all its publications one stamp
+  kConnectStale,       // a source lets readers in that want another content
+  kDrainForever,       // a source waits for its readers without a deadline
+  kPoisonIgnored,      // a queue pair that cannot be destroyed is forgotten (R6)
+  kDigestIgnored,      // checksums are read and not compared
+  kLossUntold,         // after an eviction the next call does not hear of what was lost
+  kEvictedKeeps,       // an evicted shard goes on with the memory it served
+  kNumberingRestarts,  // who opens again begins with call 1
+  kMismatchAllowed,    // shards that ask for different versions get the one of the first
+  kMissingForever,     // a group waits for its missing shard without a deadline
+  kLeaseIgnored,       // silent clients are never let go
+  kUnpublishShown,     // an unpublished version is not hidden
+  kNextCallSpared,     // a failure that some shards did not see does not poison their next call
+  kNeverForgotten,     // the server keeps every publication
+  kRegionLeaked,       // unregister leaves one region registered
 };
 
 inline PlantedBug planted_bug = PlantedBug::kNone;

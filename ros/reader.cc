@@ -71,7 +71,7 @@ flow::Task<ReadOutcome> Reader::run() {
   const Nanos deadline = deadline_after(runtime.now(), context_.options->quarantine);
   Result<Done> destroyed = co_await pair_->destroy(deadline);
   pair_.reset();
-  if (!destroyed) {
+  if (!destroyed && !WL_BUG(kPoisonIgnored)) {
     runtime.probe(probes::kPoisoned);
     co_return ReadOutcome{net::ReleaseKind::kPoisoned, destroyed.error().message, false};
   }
@@ -149,6 +149,7 @@ flow::Task<ReadOutcome> Reader::transfer() {
   completed_ = next_to_post_;
   look_covers_ = next_to_post_;
   last_progress_ = runtime.now();
+  if (WL_BUG(kReadBeyondProven)) slices_allowed_ = context_.layout->slices().size();
   Nanos pause = context_.options->progress_poll;
   ReadOutcome outcome;
   while (true) {
@@ -160,6 +161,7 @@ flow::Task<ReadOutcome> Reader::transfer() {
     if (next_to_post_ > posted_before) pause = context_.options->progress_poll;
     const bool something_to_seal = completed_ > context_.receiving->sealed_slices;
     if (!look_under_way_ && (!first_look_done_ || something_to_seal)) post_look();
+    if (idle() && broken_) runtime.probe(probes::kPairBroke);
     if (idle() && broken_)
       co_return failed("the queue pair to " + assigned_.source.replica + " broke");
     if (idle()) {
@@ -280,9 +282,11 @@ void Reader::seal(size_t slices) {
 bool Reader::look_completed(ReadOutcome& outcome) {
   flow::Runtime& runtime = *context_.environment.runtime;
   look_under_way_ = false;
+  [[maybe_unused]] const bool first = !first_look_done_;
   first_look_done_ = true;
   const Stamp stamp{context_.environment.data->load_word(context_.landing, kStampWord)};
   const uint64_t proven = context_.environment.data->load_word(context_.landing, kProvenWord);
+  if (WL_BUG(kStampFromLook) && first) welcome_.stamp = stamp;
   if (stamp != welcome_.stamp && !WL_BUG(kIgnoreStamp)) {
     runtime.probe(probes::kSealBroken);
     if (context_.environment.observer != nullptr)
@@ -291,6 +295,7 @@ bool Reader::look_completed(ReadOutcome& outcome) {
     return false;
   }
   if (WL_BUG(kProvenEarly)) look_covers_ = next_to_post_;
+  if (WL_BUG(kSealAtCompletion)) look_covers_ = completed_;
   seal(look_covers_);
   // `proven` never retracts under one stamp; this value is the source's word, and counts once the
   // next look is sealed too.
@@ -344,6 +349,7 @@ flow::Task<ReadOutcome> Reader::check_digests() {
     if (stopped()) co_return ReadOutcome{stop_kind_, "stopped", false};
     Result<Done> read = co_await read_words(welcome_.digests, 0, context_.landing, 16, 8);
     if (stopped()) co_return ReadOutcome{stop_kind_, "stopped", false};
+    if (!read) runtime.probe(probes::kDigestsLost);
     if (!read)
       co_return failed("checksums of " + assigned_.source.replica + ": " + read.error().message);
     if (data.load_word(context_.landing, 2) == welcome_.stamp.value) break;
@@ -363,19 +369,22 @@ flow::Task<ReadOutcome> Reader::check_digests() {
     Result<Done> read =
         co_await read_words(welcome_.digests, 8 + at, context_.own->digest_words(), 8 + at, length);
     if (stopped()) co_return ReadOutcome{stop_kind_, "stopped", false};
+    if (!read) runtime.probe(probes::kDigestsLost);
     if (!read)
       co_return failed("checksums of " + assigned_.source.replica + ": " + read.error().message);
   }
   Result<Done> looked = co_await read_words(welcome_.control, 0, context_.landing, 0, 16);
   if (stopped()) co_return ReadOutcome{stop_kind_, "stopped", false};
-  if (!looked || data.load_word(context_.landing, kStampWord) != welcome_.stamp.value)
+  const bool gone = !looked || data.load_word(context_.landing, kStampWord) != welcome_.stamp.value;
+  if (gone) runtime.probe(probes::kDigestsGone);
+  if (gone)
     co_return failed("source " + assigned_.source.replica +
                      " took its memory back while its checksums were read");
 
   for (size_t i = 0; i < layout.slices().size(); ++i) {
     const uint64_t published =
         data.load_word(context_.own->digest_words(), kFirstDigestWord + static_cast<uint32_t>(i));
-    if (published == context_.receiving->checksums[i]) continue;
+    if (published == context_.receiving->checksums[i] || WL_BUG(kDigestIgnored)) continue;
     runtime.probe(probes::kDigestMismatch);
     const Slice& slice = layout.slices()[i];
     co_return ReadOutcome{

@@ -6,9 +6,10 @@
 // look is a READ of the block posted after data completed. A look that still shows s seals the data
 // that had completed before it was posted: the stamp was s before and after, stamps are never used
 // twice, so the memory had not begun to change, and the `proven` of the look before belonged to s
-// as well. Looks and data of the next round overlap, so there is no bubble. (DESIGN has two looks
-// at the start, because a READ is not atomic over 16 bytes; the stamp that the source's CPU gives
-// at connect stands for the first.)
+// as well. (Not what has completed when the look does: nothing orders the execution of two READs,
+// so the look may have been executed first, and then the memory changed.) Looks and data of the
+// next round overlap, so there is no bubble. (DESIGN has two looks at the start, because a READ is
+// not atomic over 16 bytes; the stamp that the source's CPU gives at connect stands for the first.)
 //
 // A reader is stalled when READs are posted and nothing completes; one that has caught up with its
 // source only looks again. Whatever ends an assignment, the queue pair is destroyed before run()

@@ -124,7 +124,10 @@ class ServerCore final : public net::RequestHandler {
     while (slot->polls == mine && !directory_.has_events(client)) {
       if (!co_await slot->filled.wait_until(until)) break;
     }
-    if (slot->polls != mine) co_return response;
+    if (slot->polls != mine) {
+      runtime_.probe(probes::kPollReplaced);
+      co_return response;
+    }
     slots_.erase(client.value);
     if (!directory_.has_events(client)) co_return response;
     response = directory_.apply(request, runtime_.now());

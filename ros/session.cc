@@ -223,6 +223,7 @@ flow::Task<void> ServerSession::poll_loop(ServerSession* self) {
     pause = self->options_.rpc_retry_first;
     const auto* news = std::get_if<net::EventsResponse>(&response->body);
     if (news == nullptr) {  // an older session's answer
+      runtime.probe(probes::kStaleAnswer);
       co_await runtime.sleep_for(pause);
       continue;
     }

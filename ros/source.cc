@@ -70,7 +70,7 @@ void Source::show(Stamp stamp, net::Content content, uint64_t proven) {
   content_ = content;
   proven_ = proven;
   if (has_digests()) environment_.data->store_word(digest_words_, kDigestStampWord, 0);
-  environment_.data->store_word(control_, kProvenWord, proven);
+  if (!WL_BUG(kProvenKept)) environment_.data->store_word(control_, kProvenWord, proven);
   environment_.data->store_word(control_, kStampWord, stamp.value);
 }
 
@@ -123,7 +123,7 @@ Result<Done> Source::check_hello(const net::HelloMessage& hello) const {
                  name_ + " is not the process that was meant: it has been restarted"};
   if (stamp_.value == 0 || layout_ == nullptr)
     return Error{ErrorCode::kRefused, name_ + " holds nothing"};
-  if (hello.content != content_)
+  if (hello.content != content_ && !WL_BUG(kConnectStale))
     return Error{ErrorCode::kRefused,
                  name_ + " holds " + describe(content_) + ", not " + describe(hello.content)};
   if (hello.layout != layout_->summary())

@@ -36,6 +36,7 @@ struct Totals {
   uint64_t transfers = 0;
   uint64_t hash = 0;
   std::array<uint32_t, kBuckets> event_counts{};     // by kEventsBucket
+  std::array<uint32_t, kBuckets> busy_counts{};      // by kEventsBucket
   std::array<uint32_t, kBuckets> transfer_counts{};  // exact
   std::array<uint64_t, kProbesMost> probe_hits{};
   std::array<uint64_t, kProbesMost> probe_seeds{};
@@ -94,6 +95,7 @@ void add_outcome(Totals& totals, const Outcome& outcome) {
   totals.transfers += outcome.transfers;
   totals.hash += mix64(outcome.hash, outcome.seed);
   ++totals.event_counts[std::min<uint64_t>(outcome.events / kEventsBucket, kBuckets - 1)];
+  ++totals.busy_counts[std::min<uint64_t>(outcome.busy_events / kEventsBucket, kBuckets - 1)];
   ++totals.transfer_counts[std::min<uint64_t>(outcome.transfers, kBuckets - 1)];
 }
 
@@ -299,6 +301,7 @@ CampaignResult run_campaign(const CampaignOptions& options) {
   CampaignResult result;
   auto sum = std::make_unique<Totals>();
   std::array<uint64_t, kBuckets> events{};
+  std::array<uint64_t, kBuckets> busy{};
   std::array<uint64_t, kBuckets> transfers{};
   for (const Slot& slot : shared.slots) {
     const Totals& part = slot.totals;
@@ -310,6 +313,7 @@ CampaignResult run_campaign(const CampaignOptions& options) {
     result.hash += part.hash;
     for (size_t i = 0; i < kBuckets; ++i) {
       events[i] += part.event_counts[i];
+      busy[i] += part.busy_counts[i];
       transfers[i] += part.transfer_counts[i];
     }
     for (size_t i = 0; i < kProbesMost; ++i) {
@@ -318,6 +322,7 @@ CampaignResult run_campaign(const CampaignOptions& options) {
     }
   }
   result.events_median = median(events, result.schedules, kEventsBucket);
+  result.busy_events_median = median(busy, result.schedules, kEventsBucket);
   result.transfers_median = median(transfers, result.schedules, 1);
   result.seconds = static_cast<double>(monotonic_ms() - begin) * 1e-3;
   if (options.probes) result.probes = probe_lines(*sum);
@@ -332,21 +337,36 @@ std::string summary(const CampaignResult& result, bool json) {
     std::snprintf(
         text, sizeof text,
         "{\"schedules\":%llu,\"violations\":%llu,\"seconds\":%.1f,\"schedules_per_second\":%.1f,"
-        "\"events\":%llu,\"hash\":\"%016llx\",\"events_median\":%llu,\"transfers_median\":%llu,"
-        "\"heartbeats\":%llu}\n",
+        "\"events\":%llu,\"hash\":\"%016llx\",\"events_median\":%llu,\"busy_events_median\":%llu,"
+        "\"transfers_median\":%llu,\"heartbeats\":%llu}\n",
         wide(result.schedules), wide(result.violations), result.seconds, rate, wide(result.events),
-        wide(result.hash), wide(result.events_median), wide(result.transfers_median),
-        wide(result.heartbeats));
+        wide(result.hash), wide(result.events_median), wide(result.busy_events_median),
+        wide(result.transfers_median), wide(result.heartbeats));
     return text;
   }
-  std::snprintf(
-      text, sizeof text,
-      "median of a schedule: %llu events, %llu shard transfers completed; heartbeats: %llu\n"
-      "schedules=%llu violations=%llu seconds=%.1f schedules_per_second=%.1f events=%llu "
-      "hash=%016llx\n",
-      wide(result.events_median), wide(result.transfers_median), wide(result.heartbeats),
-      wide(result.schedules), wide(result.violations), result.seconds, rate, wide(result.events),
-      wide(result.hash));
+  std::snprintf(text, sizeof text,
+                "median of a schedule: %llu events (%llu without what heartbeats cause), "
+                "%llu shard transfers completed; heartbeats: %llu\n"
+                "schedules=%llu violations=%llu seconds=%.1f schedules_per_second=%.1f events=%llu "
+                "hash=%016llx\n",
+                wide(result.events_median), wide(result.busy_events_median),
+                wide(result.transfers_median), wide(result.heartbeats), wide(result.schedules),
+                wide(result.violations), result.seconds, rate, wide(result.events),
+                wide(result.hash));
+  return text;
+}
+
+std::string unreached(const CampaignResult& result) {
+  std::string text;
+  for (const bool rare : {false, true}) {
+    std::string names;
+    for (const ProbeLine& probe : result.probes) {
+      if (probe.hits == 0 && probe.rare == rare) names += "  " + std::string(probe.name) + "\n";
+    }
+    if (names.empty()) continue;
+    text += rare ? "rare probes never reached:\n" : "probes never reached:\n";
+    text += names;
+  }
   return text;
 }
 

@@ -42,7 +42,8 @@ struct CampaignResult {
   uint64_t events = 0;
   uint64_t heartbeats = 0;
   uint64_t transfers = 0;
-  uint64_t events_median = 0;  // per schedule
+  uint64_t events_median = 0;       // per schedule
+  uint64_t busy_events_median = 0;  // without those that heartbeats cause
   uint64_t transfers_median = 0;
   uint64_t hash = 0;
   double seconds = 0;  // of real time
@@ -53,6 +54,9 @@ CampaignResult run_campaign(const CampaignOptions& options);
 
 // What ends a campaign: medians, and the line schedules=... that scripts read; or one JSON object.
 std::string summary(const CampaignResult& result, bool json);
+
+// The probes that no schedule hit, in lines for people; those not marked rare first.
+std::string unreached(const CampaignResult& result);
 
 // Runs the plan again with everything written down.
 TraceFile trace_of(const Plan& plan);

@@ -174,6 +174,7 @@ void Checkers::memory_laid_out(WorkerId worker, std::vector<TensorRow> rows, uin
   view.stamp = {};
   view.proven = 0;
   view.in_call = false;
+  view.untold = false;
   view.server_lost = false;
   view.noticed = false;
 }
@@ -191,6 +192,7 @@ void Checkers::will_publish(WorkerId worker, PublicationId publication, VersionI
 
 void Checkers::handle_gone(WorkerId worker) {
   View& view = views_[worker.value];
+  view.untold = false;
   view.server_lost = false;
   view.noticed = false;
   view.control = {};
@@ -202,8 +204,12 @@ void Checkers::handle_gone(WorkerId worker) {
 // ---------------------------------------------------------------- P6 and the bounds of P2
 
 Nanos Checkers::paused_total(HostId host) const {
-  Nanos total = paused_[host.value];
-  if (is_paused_[host.value]) total += world_.now() - paused_since_[host.value];
+  Nanos total = kZeroNanos;
+  for (uint32_t h = 0; h < world_.host_count(); ++h) {
+    if (h != host.value && (servers_ & host_bit({h})) == 0) continue;
+    total += paused_[h];
+    if (is_paused_[h]) total += world_.now() - paused_since_[h];
+  }
   return total;
 }
 
@@ -222,6 +228,7 @@ void Checkers::call_ended(WorkerId worker) {
     violate("P6", view.name + ": " + view.call + " took " + seconds_text(took) + ", its bound is " +
                       seconds_text(view.call_bound));
   }
+  view.untold = false;  // it did not even begin: it has told
   view.call = nullptr;
 }
 
@@ -229,6 +236,12 @@ void Checkers::receive_succeeded(WorkerId worker) {
   const View& view = views_[worker.value];
   if (!view.last_ok)
     violate("P3", view.name + ": the caller was told of a success that nobody decided");
+}
+
+void Checkers::asked_and_got(WorkerId worker, VersionId asked, VersionId got) {
+  if (asked == got) return;
+  violate("P3", views_[worker.value].name + ": asked for version " + std::to_string(asked.value) +
+                    " and was told of success with version " + std::to_string(got.value));
 }
 
 void Checkers::wrong_state_allowed(WorkerId worker, const char* answer) {
@@ -260,13 +273,14 @@ void Checkers::on_crashed(Nanos, HostId host, uint32_t life) {
     if (view.host != host) continue;
     view.stamp = {};
     view.proven = 0;
+    view.untold = false;
     view.in_call = false;
     view.call = nullptr;
     view.rows.clear();
     view.granules = 0;
   }
+  if (is_paused_[host.value]) paused_[host.value] += world_.now() - paused_since_[host.value];
   is_paused_[host.value] = false;
-  paused_[host.value] = kZeroNanos;
   if (story_ != nullptr) story(host, "crashed", "life " + std::to_string(life));
 }
 
@@ -372,9 +386,13 @@ void Checkers::handle_stamp(View& view, Stamp stamp, net::Content content) {
   if (stamp.value == 0 && view.stamp.value != 0 && view.received && !reads_lie_) {
     check_granules(view, view.content, 0, view.proven, "at the end of");
   }
+  const bool half = view.received && view.proven != 0 && view.proven != view.granules;
+  if (stamp.value == 0 && half)
+    world_.probe_outcome(Fault::kMixedAfterFailure, WorkOutcome::kHappened);
   // A publisher learns the id of its content later.
   view.received = content.id.value != 0;
   if (stamp.value == 0) check_drained(view);
+  if (stamp.value == 0 && view.stamp.value != 0 && !view.in_call) view.untold = true;
   // A publish whose answer was lost may still show, until the server misses this shard.
   const bool gives_up = stamp.value == 0 && view.in_call && view.kind == net::CallKind::kUnpublish;
   if (gives_up || view.received) view.publishing = {};
@@ -449,6 +467,8 @@ Checkers::CallRecord& Checkers::record(View& view, CallNumber number) {
 }
 
 void Checkers::handle_call_started(View& view, CallNumber number, net::CallKind kind) {
+  if (view.untold)
+    violate("P3", view.name + ": a call began, and nobody was told that what it held is gone");
   view.in_call = true;
   view.call_started = world_.now();
   view.number = number;
@@ -680,6 +700,8 @@ bool Checkers::closes_at_leisure(std::string_view name, uint32_t shard) {
 
 void Checkers::latest_received(WorkerId worker, Generation generation, uint64_t epoch) {
   const View& view = views_[worker.value];
+  // A server that has let everybody go has forgotten the generation too; nobody tells it yet.
+  if (generation > retention_.generation()) return;
   if (epoch != epoch_ || view.content.generation >= generation) return;
   violate("P3", view.name + ": asked for the latest when the model was at generation " +
                     std::to_string(generation.value) + ", it got " + describe(view.content) +
@@ -694,6 +716,7 @@ void Checkers::on_applied(const ros::Directory& directory, Nanos) {
       violate("P10", "a request that came twice changed the directory twice");
     }
   }
+  if (directory.rewound_models() == 0) retention_.rewound(Generation{1});
   if (!assigned_) return;
   assigned_ = false;
   check_feeding(directory);

@@ -81,6 +81,7 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
   void violate(const char* promise, const std::string& text);
 
   // ---- The cluster, as the workload builds it.
+  void add_server(HostId host) { servers_ |= host_bit(host); }
   WorkerId add_worker(HostId host, uint32_t replica, uint32_t shard, std::string name);
   ros::HandleObserver* watch(WorkerId worker);
   // Null while the server is down. Each new directory is a new epoch: numbering begins again.
@@ -96,6 +97,10 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
   // A call of the workload that must end within `bound`, not counting pauses of its process.
   void call_began(WorkerId worker, const char* what, Nanos bound);
   void call_ended(WorkerId worker);
+  // A replicate of one version by its number has succeeded.
+  void asked_and_got(WorkerId worker, VersionId asked, VersionId got);
+  // A call outside the script has answered with an error.
+  void told_of_loss(WorkerId worker) { views_[worker.value].untold = false; }
   // The caller was told that it succeeded: the last call of this worker must say so too.
   void receive_succeeded(WorkerId worker);
   void wrong_state_allowed(WorkerId worker, const char* answer);
@@ -171,6 +176,7 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
     bool received = false;  // what `content` names came by READs, not from the application
     bool in_call = false;
     bool server_lost = false;
+    bool untold = false;  // what it held was taken back outside a call, and no call has said so
     bool noticed = false;
     Nanos call_started;
     bool last_ok = false;
@@ -231,6 +237,8 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
   void check_feeding(const ros::Directory& directory);
   uint64_t directory_digest(const ros::Directory& directory) const;
   Replica* replica_named(std::string_view name);
+  // How long a call of this worker could not go on because a process stood still: its own, or a
+  // server's.
   Nanos paused_total(HostId host) const;
   void story(HostId host, const char* what, const std::string& detail);
   std::string host_name(HostId host) const;
@@ -261,6 +269,7 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
   std::array<Nanos, kHostsMost> paused_since_{};
   std::array<Nanos, kHostsMost> paused_{};
   std::array<bool, kHostsMost> is_paused_{};
+  uint64_t servers_ = 0;  // mask of host_bit
   bool record_faults_ = false;
   std::vector<std::string> faults_seen_;
 };

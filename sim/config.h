@@ -40,6 +40,10 @@ struct DataConfig {
   uint64_t max_read_bytes = 1ull << 30;
   uint32_t max_outstanding_reads = 16;
   bool fences = true;
+  // How many READs of one pair are carried out at the same time. 1: each is executed before the
+  // next, as one RC queue pair does without losses. More: nothing orders the execution of two READs
+  // (S4, S6; several streams or rails under one pair, selective repeat); completions stay in order.
+  uint32_t lanes = 1;
   bool real_bytes = false;   // granules carry bytes, checksums are XXH3 of them
   uint32_t pieces_most = 4;  // a READ is executed and placed in at most so many pieces (up to 4)
   SpanRange latency{micros(2), micros(60)};
@@ -92,8 +96,7 @@ struct HostPlace {
 
 // The swarm of one seed: 20 % of seeds are quiet (no fault at all), in the others each fault is off
 // with probability 1/2 and else has a log-uniform rate. `checksums`: whether F18 and F20 may be on,
-// which nothing else can see. kDestroyFails stays off: the campaign sets it where a poisoned
-// destination is part of the story.
+// which nothing else can see.
 FaultRates draw_swarm(ChoiceSource& choices, bool checksums);
 
 }  // namespace weightlane::sim

@@ -27,7 +27,7 @@ DataNet::DataNet(World& world) : world_(world) {
   for (uint32_t i = 1; i < kFaultCount; ++i) {
     const auto fault = static_cast<Fault>(i);
     if (fault_class(fault) != FaultClass::kWork) continue;
-    WL_ASSERT_OP(i, ==, work_rates_.size() + 1);  // they come first, so a draw is the enum value
+    work_faults_.push_back(fault);
     work_rates_.push_back(world.config().faults.of(fault));
   }
 }
@@ -44,6 +44,11 @@ DataNet::~DataNet() {
 Nanos DataNet::draw(HostId host, const char* name, SpanRange range) {
   return nanos(world_.choices().log_uniform(stream_of(host, Subsystem::kData), name,
                                             range.least.count, range.most.count));
+}
+
+Fault DataNet::draw_work_fault(StreamId stream) {
+  const uint32_t drawn = world_.choices().weighted(stream, "read.fault", work_rates_);
+  return drawn == 0 ? Fault::kNone : work_faults_[drawn - 1];
 }
 
 Nanos DataNet::latency(HostId from, HostId to) {
@@ -198,6 +203,7 @@ void DataNet::end_life(HostId host, CrashKind kind) {
   for (QueuePairState* pair : mine) {
     if (pair->active != nullptr) pair->active->state_ = nullptr;
     pair->active = nullptr;
+    if (pair->passive != nullptr) world_.probe_outcome(Fault::kHolderWaits, WorkOutcome::kHappened);
     pair->die(kind != CrashKind::kMachine);
   }
 }
@@ -209,6 +215,27 @@ void DataNet::paths_changed() {
 void DataNet::heal() {
   std::fill(work_rates_.begin(), work_rates_.end(), 0);
   for (const auto& pair : pairs_) pair->slowdown = 1;
+}
+
+void DataNet::adapter_fails(HostId reader, Fault fault) {
+  const bool hangs = fault == Fault::kCqOverrun || fault == Fault::kFirmwareHang;
+  if (!hangs && fault != Fault::kFirmwareFatal) return;
+  for (const auto& pair : pairs_) {
+    if (pair->reader != reader) continue;
+    pair->hung = pair->hung || hangs;
+    pair->fatal = pair->fatal || !hangs;
+  }
+}
+
+void DataNet::storm(HostId reader, Nanos until) {
+  storm_until_[reader.value] = until;
+  for (const auto& pair : pairs_) {
+    if (pair->reader == reader) pair->local_error();
+  }
+}
+
+bool DataNet::in_storm(HostId reader) const {
+  return reader.value < kHostsMost && !world_.healed() && world_.now() < storm_until_[reader.value];
 }
 
 void DataNet::lose_addresses(HostId host) {

@@ -11,6 +11,7 @@ namespace weightlane::sim {
 namespace {
 
 constexpr uint64_t kFirstWordAddress = 1ull << 32;
+constexpr std::array kErrnoNames = {"ENOMEM", "EAGAIN", "EIO", "EINVAL: too large"};  // F19
 
 std::string endpoint_text(HostId host, uint32_t port) {
   return "sim/" + std::to_string(host.value) + "/" + std::to_string(port);
@@ -174,7 +175,9 @@ flow::Task<Result<net::RegionId>> SimDataPlane::register_memory(net::MemoryRange
   co_await host_.sleep_for(span);
   if (world.fault(stream(), Fault::kRegistrationFails)) {
     world.fault_happened(Fault::kRegistrationFails, host_.id(), kWorldHost);
-    co_return Error{ErrorCode::kResourceExhausted, "registration of memory failed: ENOMEM"};
+    const uint32_t why = world.choices().choose(stream(), "register.errno", kErrnoNames.size());
+    co_return Error{ErrorCode::kResourceExhausted,
+                    std::string("registration of memory failed: ") + kErrnoNames[why]};
   }
   Memory& memory = host_.memory();
   const uint32_t index =
@@ -312,8 +315,9 @@ flow::Task<Result<net::Connected>> SimDataPlane::connect(std::string endpoint, B
       source.value >= world.host_count()) {
     co_return Error{ErrorCode::kUnreachable, "endpoint '" + endpoint + "' is not of this plane"};
   }
-  if (world.fault(stream_of(host_.id(), Subsystem::kData), Fault::kNoQueuePair)) {
-    world.fault_happened(Fault::kNoQueuePair, host_.id(), kWorldHost);
+  const bool none = world.fault(stream_of(host_.id(), Subsystem::kData), Fault::kNoQueuePair);
+  if (none || net.in_storm(host_.id())) {
+    if (none) world.fault_happened(Fault::kNoQueuePair, host_.id(), kWorldHost);
     co_await host_.yield();
     co_return Error{ErrorCode::kResourceExhausted, "no queue pair left"};
   }

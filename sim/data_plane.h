@@ -9,6 +9,7 @@
 // anywhere, or where the old one did (F11).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -19,6 +20,7 @@
 #include "net/data_plane.h"
 #include "sim/config.h"
 #include "sim/host.h"
+#include "sim/network.h"
 #include "sim/queue_pair.h"
 #include "sim/timer_queue.h"
 
@@ -160,7 +162,13 @@ class DataNet {
   void abandon(ConnectAttempt& attempt);
   Work& allocate_work();
   void release_work(Work& work);
-  std::span<const uint32_t> work_rates() const { return work_rates_; }
+  // Draws what befalls one READ; kNone mostly.
+  Fault draw_work_fault(StreamId stream);
+  // F22, F28: all queue pairs of this reader's adapter go the same way.
+  void adapter_fails(HostId reader, Fault fault);
+  // F32: a local error breaks them all, and for a while there are no new ones.
+  void storm(HostId reader, Nanos until);
+  bool in_storm(HostId reader) const;
   Nanos draw(HostId host, const char* name, SpanRange range);
   Nanos latency(HostId from, HostId to);
 
@@ -178,7 +186,9 @@ class DataNet {
   std::vector<std::shared_ptr<ConnectAttempt>> attempts_;  // whose hello or answer is on its way
   std::vector<std::unique_ptr<Work>> works_;
   std::vector<Work*> free_works_;
-  std::vector<uint32_t> work_rates_;  // of the faults of class kWork, in order
+  std::vector<Fault> work_faults_;  // of class kWork
+  std::vector<uint32_t> work_rates_;
+  std::array<Nanos, kHostsMost> storm_until_{};
 };
 
 }  // namespace weightlane::sim

@@ -2,9 +2,11 @@
 #include "sim/fault_injector.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "sim/data_plane.h"
+#include "sim/hash.h"
 #include "sim/world.h"
 
 namespace weightlane::sim {
@@ -33,6 +35,8 @@ struct FaultInjector::Ending {
   std::vector<CutId> cuts;
   bool restart = false;
   bool slow = false;
+  Nanos begins_for;  // kSwizzle: the host is still to be cut off, and then for so long
+  Cut cut;
   Alarm alarm;
 };
 
@@ -92,6 +96,10 @@ void FaultInjector::apply(Fault fault) {
       return cut(fault);
     case Fault::kLowSpeed:
       return slow();
+    case Fault::kReconnectStorm:
+      return storm();
+    case Fault::kSwizzle:
+      return swizzle();
     default:
       WL_ASSERT(!"a fault of the world");
   }
@@ -198,12 +206,53 @@ void FaultInjector::slow() {
   end_after(std::move(ending), span);
 }
 
+void FaultInjector::storm() {
+  Host* victim = draw_victim("storm.host", false);
+  const Nanos span = draw("storm.span", config_.storm);
+  if (victim == nullptr) return;
+  world_.fault_happened(Fault::kReconnectStorm, victim->id(), kWorldHost);
+  world_.data_net().storm(victim->id(), world_.now() + span);
+}
+
+// Swizzled clogging: a random half of the hosts is cut off one by one, and restored in another
+// order, so that every mixture of who sees whom comes to pass.
+void FaultInjector::swizzle() {
+  const uint32_t hosts = world_.host_count() - 1;
+  const Nanos span = draw("swizzle.span", config_.swizzle);
+  const uint32_t high = world_.choices().choose(stream_, "swizzle.side_high", 1u << 31);
+  const uint32_t low = world_.choices().choose(stream_, "swizzle.side_low", 1u << 31);
+  const uint32_t planes = world_.choices().choose(stream_, "swizzle.planes", 3);
+  const uint64_t order = world_.choices().value(stream_);
+  const uint64_t side = uint64_t{high} << 32 | low;
+  world_.fault_happened(Fault::kSwizzle, kWorldHost, kWorldHost);
+  const Nanos slot = span / static_cast<int64_t>(hosts * 2 + 1);
+  for (uint32_t h = 1; h <= hosts; ++h) {
+    if ((side >> (h - 1) & 1) == 0) continue;
+    auto ending = std::make_unique<Ending>(*this, kWorldHost);
+    const int64_t begin = static_cast<int64_t>(mix64(order, h) % hosts);
+    const int64_t end = hosts + static_cast<int64_t>(mix64(order, h + 1000) % hosts);
+    ending->begins_for = slot * (end - begin) + nanos(1);
+    ending->cut = {
+        .control = planes != 1, .data = planes != 2, .from = host_bit({h}), .to = ~host_bit({h})};
+    end_after(std::move(ending), slot * begin + nanos(1));
+  }
+}
+
 void FaultInjector::end_after(std::unique_ptr<Ending> ending, Nanos span) {
   ending->alarm.arm(world_.now() + span);
   endings_.push_back(std::move(ending));
 }
 
 void FaultInjector::finish(Ending& ending) {
+  if (ending.begins_for != kZeroNanos) {
+    const Nanos span = std::exchange(ending.begins_for, kZeroNanos);
+    Cut cut = ending.cut;
+    ending.cuts.push_back(world_.cut(cut));
+    std::swap(cut.from, cut.to);
+    ending.cuts.push_back(world_.cut(cut));
+    ending.alarm.arm(world_.now() + span);
+    return;
+  }
   const auto found = std::find_if(endings_.begin(), endings_.end(),
                                   [&ending](const auto& e) { return e.get() == &ending; });
   const std::unique_ptr<Ending> over = std::move(*found);

@@ -24,6 +24,8 @@ struct InjectorConfig {
   SpanRange flap_long{seconds(2), seconds(12)};
   SpanRange partition{millis(100), seconds(20)};
   SpanRange low_speed{millis(100), seconds(20)};
+  SpanRange storm{millis(1), seconds(2)};
+  SpanRange swizzle{millis(50), seconds(15)};  // from the first host cut off to the last restored
   uint32_t crashes_most = 8;
   uint32_t never_restarts_per_million = 100'000;
   uint64_t spared = 0;  // mask of host_bit: neither crashed nor paused by the injector
@@ -60,6 +62,8 @@ class FaultInjector {
   void cut(Fault fault);
   void flap(Fault fault);
   void slow();
+  void storm();
+  void swizzle();
   Host* draw_victim(const char* name, bool for_crash);
   void restart(HostId id);
   void end_after(std::unique_ptr<Ending> ending, Nanos span);

@@ -68,7 +68,9 @@ bool check(Arguments& arguments) {
 
 int command_run(Arguments& arguments) {
   if (!check(arguments)) return kBadArguments;
+  arguments.campaign.probes = true;
   const CampaignResult result = run_campaign(arguments.campaign);
+  if (!arguments.campaign.json) std::fputs(unreached(result).c_str(), stdout);
   std::fputs(summary(result, arguments.campaign.json).c_str(), stdout);
   return result.violations == 0 ? 0 : 1;
 }

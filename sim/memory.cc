@@ -83,6 +83,7 @@ void Memory::write(uint64_t address, std::span<const uint64_t> tags) {
   const uint64_t first = (address - range.address) / granule_bytes_;
   WL_ASSERT((address - range.address) % granule_bytes_ == 0);
   WL_ASSERT(first + tags.size() <= range.tags.size());
+  range.written = world_.now();
   RollingHash hash;
   for (uint64_t i = 0; i < tags.size(); ++i) {
     range.tags[first + i] = tags[i];

@@ -60,6 +60,7 @@ class Memory {
     uint64_t address = 0;
     uint64_t bytes = 0;
     bool live = false;
+    Nanos written{-1};  // by the application, last
     std::vector<uint64_t> tags;
     std::vector<GranuleBytes> real;  // real-bytes mode
   };

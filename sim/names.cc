@@ -120,46 +120,56 @@ constexpr uint32_t kFlushes = bit(WorkOutcome::kNotFlushed) | bit(WorkOutcome::k
 constexpr uint32_t kNothings = bit(WorkOutcome::kNotNothing) | bit(WorkOutcome::kPartlyNothing) |
                                bit(WorkOutcome::kFullyNothing);
 
-constexpr uint32_t kBarred = bit(WorkOutcome::kNotError) | bit(WorkOutcome::kPartlyError) |
-                             bit(WorkOutcome::kNotNothing) | bit(WorkOutcome::kPartlyNothing);
+constexpr uint32_t kNots =
+    bit(WorkOutcome::kNotError) | bit(WorkOutcome::kNotFlushed) | bit(WorkOutcome::kNotNothing);
 
 // Which outcomes a fault can have; a READ whose pair is destroyed meanwhile counts under the fault
 // it suffered.
 uint32_t possible(Fault fault) {
   switch (fault) {
+    // Executed in full; a pair that breaks or is destroyed before that says less.
     case Fault::kAckLost:
-      return bit(WorkOutcome::kFullyError) | bit(WorkOutcome::kFullyNothing);
+      return bit(WorkOutcome::kFullyError) | kFlushes | kNothings;
     case Fault::kRequestLost:
-      return bit(WorkOutcome::kNotError) | bit(WorkOutcome::kNotNothing);
+      return bit(WorkOutcome::kNotError) | bit(WorkOutcome::kNotFlushed) |
+             bit(WorkOutcome::kNotNothing);
     case Fault::kDuplicate:
     case Fault::kSlowPair:
     case Fault::kNotVisible:
     case Fault::kWrongPages:
-      return kSuccess;
     case Fault::kGoodputNil:
-      return kSuccess | kNothings;
+      return kSuccess | kFlushes | kNothings;
     case Fault::kBadStatus:
     case Fault::kFirmwareFatal:
-      return kErrors;
+      return kErrors | kFlushes | kNothings;
     case Fault::kCqOverrun:
     case Fault::kFirmwareHang:
-      return kNothings;
-    // A READ finds its way barred before its last piece; a lost reply may follow that too.
+      return kFlushes | kNothings;
+    // A READ finds its way barred before its last piece; a duplicate of it after that too.
     case Fault::kFence:
     case Fault::kPeerGone:
-      return kBarred;
+      return kErrors | kFlushes | kNothings;
     case Fault::kPathDown:
-      return kSuccess | kErrors | kNothings;
+      return kSuccess | kErrors | kFlushes | kNothings;
+    case Fault::kTorn:
+    case Fault::kChangedUnderRead:
+      return (kSuccess | kErrors | kFlushes | kNothings) & ~kNots;
     case Fault::kDeregistered:
-      return kErrors & ~bit(WorkOutcome::kFullyError);
+      return kErrors | kFlushes | kNothings;
     case Fault::kFlushed:
       return kFlushes;
     case Fault::kRestartReuse:  // the other life's bytes, at their worst with success
-      return bit(WorkOutcome::kHappened) | kSuccess;
+      return bit(WorkOutcome::kHappened) | kSuccess | kErrors | kFlushes | kNothings;
+    case Fault::kReconnectStorm:
+      return bit(WorkOutcome::kHappened) | kErrors | kFlushes | kNothings;
+    case Fault::kPostMistake:
+      return bit(WorkOutcome::kNotError) | bit(WorkOutcome::kNotFlushed) |
+             bit(WorkOutcome::kNotNothing);
     case Fault::kDestroyed:
       return kNothings;
+    // Only a mistake of ros/ ends so: a READ into memory that it has given back, or beyond it.
     case Fault::kLocalMistake:
-      return bit(WorkOutcome::kNotError) | bit(WorkOutcome::kPartlyError);
+      return 0;
     case Fault::kNone:
       return 0;
     default:
@@ -192,7 +202,7 @@ flow::ProbePoint fault_probe(Fault fault, WorkOutcome outcome) {
   const auto column = static_cast<size_t>(outcome);
   return {.id = static_cast<uint16_t>(kFirstSimProbe + row * kWorkOutcomes + column),
           .name = kProbeNames[row][column],
-          .rare = true};
+          .rare = outcome != WorkOutcome::kHappened || fault == Fault::kRestartReuse};
 }
 
 std::vector<flow::ProbePoint> fault_probes() {
@@ -227,17 +237,17 @@ FaultRates draw_swarm(ChoiceSource& choices, bool checksums) {
         most = 50'000;
         break;
       case FaultClass::kWorld:
-        most = 60'000;
+        most = 50'000;
         break;  // of the injector's ticks
       case FaultClass::kNone:
       case FaultClass::kNatural:
         break;
     }
+    if (fault == Fault::kDestroyFails) most = 5'000;  // a poisoned destination ends its process
     const int64_t rate = choices.log_uniform(stream, "swarm.rate", 100, most);
     const bool natural = fault_class(fault) == FaultClass::kNatural;
     const bool unseen = fault == Fault::kWrongPages || fault == Fault::kNotVisible;
-    if (!noisy || !on || natural || fault == Fault::kDestroyFails || (unseen && !checksums))
-      continue;
+    if (!noisy || !on || natural || (unseen && !checksums)) continue;
     rates.set(fault, static_cast<uint32_t>(rate));
   }
   return rates;

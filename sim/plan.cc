@@ -99,8 +99,12 @@ void draw_timing(Dice& dice, Plan& plan) {
                       &handle.rpc_retry_max, &handle.rpc_attempt, &handle.server_lost}) {
     *span = *span / divide;
   }
-  // Short drains fence readers in the middle of their work.
-  if (dice.percent(40)) server.drain = dice.log(millis(2), server.drain);
+  // Short drains fence readers in the middle of their work: what the seal is for.
+  const uint64_t drain = dice.below(100);
+  if (drain < 35)
+    server.drain = dice.log(micros(200), millis(50));
+  else if (drain < 50)
+    server.drain = dice.log(millis(50), server.drain);
   if (dice.percent(30)) handle.stall = dice.log(handle.stall / 4, handle.stall * 2);
   if (dice.percent(20)) handle.connect = dice.log(handle.connect / 8, handle.connect);
   handle.progress_poll = dice.log(micros(200), millis(4));
@@ -144,7 +148,7 @@ void draw_habits(Dice& dice, Plan& plan) {
   habits.list = dice.maybe(10, 100);
   if (patient) habits.want_exact = habits.want_back = 0;
   habits.mismatch = dice.percent(10) ? dice.maybe(5, 50) : 0;
-  habits.silent = dice.percent(10) ? dice.maybe(5, 50) : 0;
+  habits.silent = dice.percent(25) ? dice.maybe(5, 50) : 0;
   habits.other_layout = dice.percent(10) ? dice.maybe(20, 200) : 0;
 }
 
@@ -171,6 +175,24 @@ void draw_retention(Dice& dice, Plan& plan) {
   if (spots) plan.spot = spot;
   plan.offload_drop = drops;
   if (limited) plan.offload_limit = limit;
+}
+
+// A lease that runs out while the process lives is what evictions, reopening and P2 without a
+// server are about; with the default lease a run is over before that happens.
+void draw_lease(Dice& dice, Plan& plan) {
+  ros::ServerOptions& server = plan.server;
+  const bool brief = dice.percent(25);
+  const uint64_t divide = dice.between(2, 6);
+  if (brief) {
+    server.lease = server.lease / static_cast<int64_t>(divide);
+    if (divide > 3) server.heartbeat = server.heartbeat / 2;
+  }
+  const bool impatient = dice.percent(10);
+  const uint64_t ahead = dice.between(6, 10);
+  if (impatient) server.calls_ahead_most = ahead;
+  // A drift beyond the 200 ppm of a bad crystal is a fault like any other.
+  const uint64_t drift = dice.log(1, 3000);
+  plan.world.clock_drift_ppm_most = dice.percent(50) ? 200 : static_cast<uint32_t>(drift);
 }
 
 void no_faults(Plan& plan) {
@@ -285,6 +307,7 @@ void visit_plan(Plan& plan, Visit visit) {
   span("server.retry_same_source_ns", plan.server.retry_same_source);
   span("server.offload_ns", plan.server.offload);
   number("server.pipelining", plan.server.pipelining);
+  number("server.calls_ahead_most", plan.server.calls_ahead_most);
   span("handle.connect_ns", plan.handle.connect);
   span("handle.stall_ns", plan.handle.stall);
   span("handle.quarantine_ns", plan.handle.quarantine);
@@ -308,6 +331,7 @@ void visit_plan(Plan& plan, Visit visit) {
   number("world.granule_bytes", world.data.granule_bytes);
   number("world.max_outstanding_reads", world.data.max_outstanding_reads);
   number("world.fences", world.data.fences);
+  number("world.lanes", world.data.lanes);
   number("world.real_bytes", world.data.real_bytes);
   number("world.pieces_most", world.data.pieces_most);
   span("world.retry_nominal_ns", world.data.retry_nominal);
@@ -381,9 +405,11 @@ Plan draw_plan(Scenario scenario, uint64_t seed) {
   draw_timing(dice, plan);
   draw_speed(dice, plan);
   draw_habits(dice, plan);
+  draw_lease(dice, plan);
   plan.server_crashes = dice.percent(8) ? 1 : 0;
   plan.core_all = dice.percent(50);
-  plan.world.data.fences = !dice.percent(25);
+  plan.world.data.fences = !dice.percent(40);
+  plan.world.data.lanes = dice.percent(50) ? 1 : static_cast<uint32_t>(dice.log(2, 16));
   plan.world.control.drop_first_replies = dice.percent(5);
   ChoiceSource swarm(seed);
   plan.world.faults = draw_swarm(swarm, plan.handle.checksums);

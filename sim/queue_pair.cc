@@ -10,7 +10,8 @@
 namespace weightlane::sim {
 namespace {
 
-constexpr SpanRange kFenceHolds{micros(1), millis(20)};
+constexpr SpanRange kWakeLate{micros(1), millis(50)};
+constexpr SpanRange kFenceHolds{micros(10), seconds(10)};
 
 }  // namespace
 
@@ -24,7 +25,14 @@ QueuePairState::QueuePairState(DataNet& n, QueuePairId number, HostId r, HostId 
       flush_alarm(
           n.world(), [](void* self) { static_cast<QueuePairState*>(self)->flush(); }, this),
       close_alarm(
-          n.world(), [](void* self) { static_cast<QueuePairState*>(self)->source_hears(); }, this) {
+          n.world(), [](void* self) { static_cast<QueuePairState*>(self)->source_hears(); }, this),
+      wake_alarm(
+          n.world(),
+          [](void* self) {
+            auto& state = *static_cast<QueuePairState*>(self);
+            if (state.wake != nullptr) state.wake->notify_all();
+          },
+          this) {
   const DataConfig& config = n.world().config().data;
   const int64_t nominal = config.retry_nominal.count;
   const uint32_t quarters = (config.retry_spread - 1) * 4 + 1;
@@ -49,7 +57,7 @@ net::PostResult QueuePairState::post(const net::ReadWork& read) {
   }
   Work& work = net.allocate_work();
   work.reset(*this, read);
-  const bool turn = works.empty() || works.back()->transmitted;
+  const bool turn = lane_free();
   works.push_back(&work);
   world().event(EventKind::kReadPosted, reader, id.value, read.work_id, read.length);
   if (turn) begin(work);
@@ -97,7 +105,7 @@ void QueuePairState::complete(Work& work, net::CompletionStatus status) {
     if (world().observer() != nullptr) {
       world().observer()->on_completion(world().now(), reader, id, completion);
     }
-    if (wake != nullptr && was_empty) wake->notify_all();
+    if (was_empty) tell_reader();
   }
   if (work.actions_begin < work.actions_end && status == net::CompletionStatus::kSuccess) {
     work.completed = true;
@@ -105,6 +113,19 @@ void QueuePairState::complete(Work& work, net::CompletionStatus status) {
   } else {
     net.release_work(work);
   }
+}
+
+// F25: an event that comes late; until then only a reader that looks by itself sees the completion.
+void QueuePairState::tell_reader() {
+  if (wake == nullptr) return;
+  if (world().config().faults.of(Fault::kWakeLate) != 0 &&
+      world().fault(stream(), Fault::kWakeLate)) {
+    world().fault_happened(Fault::kWakeLate, reader, source);
+    const Nanos span = net.draw(reader, "wake.late", kWakeLate);
+    wake_alarm.arm(world().now() + span);
+    return;
+  }
+  wake->notify_all();
 }
 
 void QueuePairState::set_broken() {
@@ -143,20 +164,20 @@ void QueuePairState::stop_flow() {
 void QueuePairState::count_outcome(const Work& work, bool completed,
                                    net::CompletionStatus status) const {
   const uint32_t part = work.executed_part();
-  if (completed && status == net::CompletionStatus::kSuccess) {
-    if (work.fault != Fault::kNone) {
-      world().probe_outcome(work.fault, WorkOutcome::kFullySuccess);
-    }
-    return;
-  }
+  const auto count = [this, &work](WorkOutcome outcome, Fault otherwise) {
+    const Fault fault = work.fault != Fault::kNone ? work.fault : otherwise;
+    if (fault != Fault::kNone) world().probe_outcome(fault, outcome);
+    if (work.changed) world().probe_outcome(Fault::kChangedUnderRead, outcome);
+    if (work.torn) world().probe_outcome(Fault::kTorn, outcome);
+  };
+  if (completed && status == net::CompletionStatus::kSuccess)
+    return count(WorkOutcome::kFullySuccess, Fault::kNone);
   WorkOutcome first = WorkOutcome::kNotNothing;
   if (completed) {
     first = status == net::CompletionStatus::kFlushed ? WorkOutcome::kNotFlushed
                                                       : WorkOutcome::kNotError;
   }
-  const auto outcome = static_cast<WorkOutcome>(static_cast<uint32_t>(first) + part);
-  const Fault fault = work.fault != Fault::kNone ? work.fault : Fault::kDestroyed;
-  world().probe_outcome(fault, outcome);
+  count(static_cast<WorkOutcome>(static_cast<uint32_t>(first) + part), Fault::kDestroyed);
 }
 
 // ---------------------------------------------------------------- the ends
@@ -212,6 +233,8 @@ void QueuePairState::fence() {
   world().event(EventKind::kQueuePair, source, id.value,
                 static_cast<uint64_t>(QueuePairEvent::kFenced), 0);
   if (world().observer() != nullptr) world().observer()->on_passive_dropped(world().now(), id);
+  if (!works.empty() && world().host(source).alive())
+    world().probe_outcome(Fault::kLeftUnderReads, WorkOutcome::kHappened);
   // READs that the source's NIC is working on may still get through; without fences, all that were
   // posted.
   const bool stops = world().config().data.fences;

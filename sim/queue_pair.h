@@ -1,9 +1,10 @@
 // Queue pairs and the READs on them.
 //
-// READs of a pair are carried out one after the other. A READ is cut into up to four pieces; each
-// is executed at the source at a drawn time between post and the end of its transmission, and
-// placed at the destination at a drawn time between that and the completion, in any order (S4, S6).
-// Completions come in the order of posting. What goes wrong:
+// READs of a pair are carried out one after the other, or up to DataConfig::lanes of them at once,
+// so that a look may be executed before data that was posted earlier. A READ is cut into up to four
+// pieces; each is executed at the source at a drawn time between post and the end of its
+// transmission, and placed at the destination at a drawn time between that and the completion, in
+// any order (S4, S6). Completions come in the order of posting. What goes wrong:
 //
 //   path cut        the READ waits; open again before the retry time: executed anew (S7), else
 //   RETRY_EXC peer gone       REM_ACCESS at once or RETRY_EXC after the retry time, by the kind of
@@ -85,6 +86,8 @@ struct Work {
   bool transmitted = false;
   bool completed = false;      // and still landing (F20)
   bool wrong_pages = false;    // F18
+  bool changed = false;        // F31: executed after a write that came after its post
+  bool torn = false;           // F15: and in part before
   Fault fault = Fault::kNone;  // what it suffered
   net::CompletionStatus status = net::CompletionStatus::kSuccess;
   net::CompletionStatus status_at_end = net::CompletionStatus::kSuccess;
@@ -125,6 +128,8 @@ struct QueuePairState {
   void fence();
   // A cut path is open again.
   void path_changed();
+  // F32: what is under way ends with a local error, or the pair breaks while idle.
+  void local_error();
 
   // READs.
   void begin(Work& work);
@@ -139,22 +144,25 @@ struct QueuePairState {
   uint32_t passive_number = 0;  // at the source
   PairPhase phase = PairPhase::kConnecting;
   bool fenced = false;
-  Nanos fence_holds;       // a plane without fences: until then READs still get through
-  bool path_lost = false;  // F5
-  bool hung = false;       // no completion comes any more (F22, F28)
-  bool fatal = false;      // F28: every READ ends with FATAL
-  uint32_t slowdown = 1;   // F7
-  Nanos retry;             // drawn: how long the NIC retries
+  Nanos fence_holds;          // a plane without fences: until then READs still get through
+  bool path_lost = false;     // F5
+  bool landed_ahead = false;  // F21: has been counted
+  bool hung = false;          // no completion comes any more (F22, F28)
+  bool fatal = false;         // F28: every READ ends with FATAL
+  uint32_t slowdown = 1;      // F7
+  Nanos retry;                // drawn: how long the NIC retries
   SimQueuePair* active = nullptr;
   SimPassiveQueuePair* passive = nullptr;
   ConnectAttempt* attempt = nullptr;  // until the reader has taken the pair
   flow::Signal* wake = nullptr;
   FlowId flow;
+  Nanos link_free;          // several lanes share the link: when the last bulk transmission ends
   std::deque<Work*> works;  // posted and not completed, in order
   std::vector<Work*> late;  // F20: completed, and still landing
   std::deque<net::Completion> completions;
   Alarm flush_alarm;
   Alarm close_alarm;  // the source hears that the reader has gone
+  Alarm wake_alarm;   // F25
 
  private:
   friend struct Work;
@@ -169,6 +177,7 @@ struct QueuePairState {
   void start_actions(Work& work);
   void ensure_flow(const Work& work);
   void transmission_ends(Work& work);
+  bool lane_free() const;
   void late_landed(Work& work);
   void obstructed(Work& work, Path path);
   void wait_for_path(Work& work, Fault why);
@@ -191,6 +200,7 @@ struct QueuePairState {
   void finish(Work& work);
   void complete_in_order();
   void complete(Work& work, net::CompletionStatus status);
+  void tell_reader();
   void set_broken();
   void flush();
   void stop_flow();

@@ -28,6 +28,13 @@ constexpr std::array kAnyStatus = {
     net::CompletionStatus::kResponseTimeout,
 };
 
+constexpr std::array kLocalStatus = {
+    net::CompletionStatus::kLocalQpOperation,
+    net::CompletionStatus::kLocalLength,
+    net::CompletionStatus::kLocalProtection,
+    net::CompletionStatus::kLocalAccess,
+};
+
 void add_action(Work& work, Nanos at, ActionKind kind, uint32_t piece, bool ends = false) {
   WL_ASSERT(work.actions_end < work.actions.size());
   // By time, later additions behind: an insertion sort over few.
@@ -59,7 +66,7 @@ void Work::reset(QueuePairState& owner, const net::ReadWork& r) {
   read = r;
   posted = owner.net.world().now();
   phase = WorkPhase::kQueued;
-  begun = outlives_fence = transmitted = completed = wrong_pages = false;
+  begun = outlives_fence = transmitted = completed = wrong_pages = changed = torn = false;
   fault = Fault::kNone;
   status = status_at_end = net::CompletionStatus::kSuccess;
   give_up = {};
@@ -89,9 +96,9 @@ void QueuePairState::begin(Work& work) {
     world().fault_happened(Fault::kSpuriousWake, reader, source);
     wake->notify_all();
   }
-  const uint32_t drawn = world().choices().weighted(stream(), "read.fault", net.work_rates());
+  const Fault drawn = net.draw_work_fault(stream());
   if (fatal) return suffer(work, Fault::kFirmwareFatal);
-  if (drawn != 0) return suffer(work, static_cast<Fault>(drawn));
+  if (drawn != Fault::kNone) return suffer(work, drawn);
   const Path path = look(work);
   if (path != Path::kOpen && path != Path::kReplyCut) return obstructed(work, path);
   draw_schedule(work, kZeroNanos);
@@ -144,8 +151,11 @@ Nanos QueuePairState::draw_schedule(Work& work, Nanos extra) {
   const Nanos span = flow.value != 0 && work.read.length >= kFlowBytes
                          ? world().bandwidth().span_of(flow, work.read.length)
                          : nanos(kSmallTransmission) * slowdown;
-  const Nanos start = std::max(work.posted + latency, now) + extra;
+  const bool shares = world().config().data.lanes > 1 && work.read.length >= kFlowBytes;
+  Nanos start = std::max(work.posted + latency, now) + extra;
+  if (shares) start = std::max(start, link_free);
   const Nanos transmitted = start + span;
+  if (shares) link_free = transmitted;
   const Nanos completion = transmitted + latency;
   uint32_t last = work.pieces - 1;
   if (work.pieces > 1) last -= world().choices().choose(stream(), "read.last", work.pieces);
@@ -204,16 +214,27 @@ void QueuePairState::late_landed(Work& work) {
   if (phase == PairPhase::kOrphaned && works.empty() && late.empty()) die(true);
 }
 
+bool QueuePairState::lane_free() const {
+  if (works.empty()) return true;
+  const uint32_t lanes = world().config().data.lanes;
+  if (lanes == 1) return works.back()->transmitted;
+  if (works.back()->phase == WorkPhase::kQueued) return false;
+  uint32_t busy = 0;
+  for (const Work* work : works) busy += work->transmitted ? 0 : 1;
+  return busy < lanes;
+}
+
 // The next READ has its turn.
 void QueuePairState::transmission_ends(Work& work) {
   if (work.transmitted) return;
   work.transmitted = true;
   if (phase == PairPhase::kBroken || phase == PairPhase::kDead) return;
+  bool busy = false;
   for (Work* next : works) {
-    if (next->phase != WorkPhase::kQueued) continue;
-    return begin(*next);
+    if (next->phase == WorkPhase::kQueued) return begin(*next);
+    busy = busy || !next->transmitted;
   }
-  stop_flow();
+  if (!busy) stop_flow();
 }
 
 // ---------------------------------------------------------------- obstacles
@@ -298,6 +319,15 @@ void QueuePairState::path_changed() {
   }
 }
 
+void QueuePairState::local_error() {
+  if (phase != PairPhase::kReady) return;
+  if (works.empty()) return set_broken();
+  Work& work = *works.front();
+  if (work.phase == WorkPhase::kFinished) return;  // its completion is already decided
+  work.begun = true;
+  fail(work, net::CompletionStatus::kGeneral, Fault::kReconnectStorm, world().now() + nanos(1));
+}
+
 // Ends with an error at `at`; until then what was executed may still land.
 void QueuePairState::fail(Work& work, net::CompletionStatus status, Fault why, Nanos at) {
   std::array<Action, kPiecesMost> landings{};
@@ -343,6 +373,10 @@ void QueuePairState::suffer(Work& work, Fault fault) {
   work.fault = fault;
   world().event(EventKind::kFault, reader, static_cast<uint64_t>(fault), id.value,
                 work.read.work_id);
+  if (fault == Fault::kPostMistake) {
+    const uint32_t which = choices.choose(stream(), "fault.status", kLocalStatus.size());
+    return fail(work, kLocalStatus[which], fault, world().now() + nanos(1));
+  }
   const Path path = look(work);
   const bool reachable = path == Path::kOpen || path == Path::kReplyCut;
   if (fault == Fault::kRequestLost || (!reachable && fault == Fault::kAckLost)) {
@@ -359,8 +393,7 @@ void QueuePairState::suffer(Work& work, Fault fault) {
     stop_flow();
     ensure_flow(work);
   }
-  if (fault == Fault::kCqOverrun || fault == Fault::kFirmwareHang) hung = true;
-  if (fault == Fault::kFirmwareFatal) fatal = true;
+  if (!fatal) net.adapter_fails(reader, fault);
   const Nanos extra =
       fault == Fault::kGoodputNil ? net.draw(reader, "goodput.nil", kGoodputNilSpan) : kZeroNanos;
   const Nanos completion = draw_schedule(work, extra);
@@ -476,6 +509,10 @@ bool QueuePairState::execute_units(Work& work, Piece& piece) {
   const uint64_t unit = words ? 8 : world().config().data.granule_bytes;
   WL_ASSERT(garbage || offset % unit == 0);
   Memory& memory = world().host(source).memory();
+  if (!words && memory.range(from->range).written > work.posted) {
+    if (!work.changed) work.torn = work.executed_part() != 0;
+    work.changed = true;
+  }
   RollingHash hash;
   for (uint32_t i = 0; i < piece.count; ++i) {
     const uint32_t index = piece.first + i;
@@ -563,6 +600,10 @@ bool QueuePairState::land(Work& work, Piece& piece) {
     }
   }
   piece.landed = true;
+  if (!works.empty() && works.front() != &work && !landed_ahead) {
+    landed_ahead = true;  // counted once per pair
+    world().probe_outcome(Fault::kLandedAhead, WorkOutcome::kHappened);
+  }
   world().event(EventKind::kReadLanded, reader, id.value, work.read.work_id, piece.first);
   return true;
 }

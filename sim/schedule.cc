@@ -105,6 +105,8 @@ Outcome Schedule::run() {
   outcome.hash = world_.hash();
   outcome.events = world_.counts().total();
   outcome.heartbeats = world_.counts().polls;
+  outcome.busy_events =
+      outcome.events - std::min(outcome.events, outcome.heartbeats * kEventsPerPollMessage);
   outcome.transfers = checkers_.transfers();
   outcome.ended = world_.now();
   outcome.violation = checkers_.violation();
@@ -112,9 +114,7 @@ Outcome Schedule::run() {
 }
 
 void Schedule::phase_one() {
-  InjectorConfig config;
-  config.spared = host_bit(workload_.server_host());
-  injector_ = std::make_unique<FaultInjector>(world_, config, workload_);
+  injector_ = std::make_unique<FaultInjector>(world_, InjectorConfig{}, workload_);
   injector_->start();
   plan_server_crash();
   run_for(plan_.habits.limit, [this] { return workload_.has_run(); });

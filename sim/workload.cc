@@ -70,6 +70,7 @@ Workload::Workload(World* world, Checkers* checkers, const Plan* plan)
 
 void Workload::start() {
   server_host_ = world_->add_host(named("server")).id();
+  checkers_->add_server(server_host_);
   server_address_ = world_->host(server_host_).address(kServerPort);
   start_server();
   workers_.reserve((plan_->replicas() + 1) * plan_->shards);

@@ -125,8 +125,8 @@ class Workload final : public HostDirector {
                                     Step step);
   static flow::Task<void> receive(Workload* self, Worker* worker, ros::ShardHandle* handle,
                                   Step step);
-  static flow::Task<bool> receive_once(Worker* worker, ros::ShardHandle* handle, Step step,
-                                       Nanos patience);
+  static flow::Task<bool> receive_once(Workload* self, Worker* worker, ros::ShardHandle* handle,
+                                       Step step, Nanos patience);
   // Things nobody should do, which must do no harm. True: the handle is to be closed.
   static flow::Task<bool> misbehave(Workload* self, Worker* worker, ros::ShardHandle* handle);
   // `noticed`: the machine is taken away after a while.

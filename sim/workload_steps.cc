@@ -291,10 +291,12 @@ flow::Task<void> Workload::unpublish(Workload* self, Worker* worker, ros::ShardH
 }
 
 // True: the call has succeeded and says that it holds a version.
-flow::Task<bool> Workload::receive_once(Worker*, ros::ShardHandle* handle, Step step,
-                                        Nanos patience) {
+flow::Task<bool> Workload::receive_once(Workload* self, Worker* worker, ros::ShardHandle* handle,
+                                        Step step, Nanos patience) {
   if (step.kind == StepKind::kReplicate) {
     const Result<VersionId> version = co_await handle->replicate(step.wanted, patience);
+    if (version.ok() && step.wanted.kind == net::VersionKind::kExact)
+      self->checkers_->asked_and_got(worker->id, step.wanted.exact, *version);
     co_return version.ok() && handle->holds() == *version;
   }
   const Result<std::optional<VersionId>> version = co_await handle->update(step.wanted, patience);
@@ -319,13 +321,13 @@ flow::Task<void> Workload::receive(Workload* self, Worker* worker, ros::ShardHan
     const Nanos span = self->drawn_span(*worker, "work.drop_after", millis(200));
     const Nanos deadline = deadline_after(worker->host->now(), span);
     co_await flow::with_timeout(*worker->host, deadline,
-                                receive_once(worker, handle, step, patience));
+                                receive_once(self, worker, handle, step, patience));
     // Only detached: the memory is not ours before the call has ended. The next call waits for it;
     // this one changes nothing, because the tensors are registered.
     const Result<Done> queued = co_await handle->register_tensors({});
     if (queued.ok()) self->checkers_->wrong_state_allowed(worker->id, "ok");
   } else {
-    const bool succeeded = co_await receive_once(worker, handle, step, patience);
+    const bool succeeded = co_await receive_once(self, worker, handle, step, patience);
     if (succeeded) self->checkers_->receive_succeeded(worker->id);
     if (succeeded && !update && worker->wants_latest)
       self->checkers_->latest_received(worker->id, generation, epoch);
@@ -385,6 +387,7 @@ flow::Task<bool> Workload::misbehave(Workload* self, Worker* worker, ros::ShardH
     const std::optional<VersionId> held = handle->holds();
     const Result<Done> refused =
         held.has_value() ? co_await handle->publish({1}) : co_await handle->unpublish();
+    if (!refused.ok()) self->checkers_->told_of_loss(worker->id);
     // A loss that nobody has been told of yet is told first.
     const bool told = !refused.ok() && (refused.error().code == ErrorCode::kWrongState ||
                                         refused.error().code == ErrorCode::kReplicaLost ||

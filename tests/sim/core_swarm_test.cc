@@ -28,10 +28,10 @@ TEST(Swarm, SameSeedSameHash) {
 
 // The same in every build: -O2, -O0, sanitizers, patterned locals. A change of the core changes
 // them; the test says to what.
-constexpr uint64_t kGolden[] = {17024687505147421196ull, 1169022120775162334ull,
-                                4888961622269124473ull,  14119896695606910648ull,
-                                5404718571920173033ull,  8124746563206980710ull,
-                                52718986923657347ull,    16332883460517066115ull};
+constexpr uint64_t kGolden[] = {16203554821388428765ull, 9542237734196878589ull,
+                                9260221700656525200ull,  8679348648963784131ull,
+                                5404718571920173033ull,  14787468774913788291ull,
+                                11742540801158901988ull, 16332883460517066115ull};
 
 TEST(Swarm, HashesAreTheSameInEveryBuild) {
   for (uint64_t seed = 0; seed < std::size(kGolden); ++seed) {
@@ -112,6 +112,10 @@ TEST(Swarm, InvariantsHoldAndFaultsAreSeen) {
     const auto f = static_cast<Fault>(fault);
     if (f == Fault::kWrongPages || f == Fault::kNotVisible || f == Fault::kDestroyFails) continue;
     if (f == Fault::kLocalMistake) continue;  // a mistake of whoever posts
+    // This program never takes its memory back; the campaign's does.
+    const bool needs_protocol =
+        f == Fault::kTorn || f == Fault::kMixedAfterFailure || f == Fault::kChangedUnderRead;
+    if (needs_protocol) continue;
     EXPECT_GT(all.of(f), 0u) << fault_name(f);
   }
 }
