@@ -119,6 +119,7 @@ class Play {
       open.offload = asked_.token;
       open.replica = asked_.replica;
     }
+    open.datacenter = shape % kReplicas.size() % 2 == 0 ? "near" : "far";
     handle = Handle{};
     handle.header = {Incarnation{next_incarnation_++}, 1, 0};
     net::ResponseBody answer = ask(handle, std::move(open));

@@ -100,8 +100,8 @@ void make_codec(const std::filesystem::path& root) {
     corpus.add("request-" + std::to_string(number++), net::encode(net::Request{header, body}));
   }
   net::ListResponse list;
-  list.replicas = {
-      {"model", "rollout-1", kContent, net::ReplicaState::kReceiving, 2, 8192, 4096, "trainer-0"}};
+  list.replicas = {{"model", "rollout-1", kContent, net::ReplicaState::kReceiving, 2, 8192, 4096,
+                    "trainer-0", false, false, false, "east"}};
   list.open_shards = 4;
   const net::Failure failure{net::FailureKind::kError, ErrorCode::kTimeout, "late", seconds(1),
                              Incarnation{5}};

@@ -125,6 +125,7 @@ void put(const OpenRequest& open, wire::Request::Open::Builder out) {
   if (open.retain != RetainSpec{}) put(open.retain, out.initRetain());
   out.setOnOffloadFailure(static_cast<uint8_t>(open.on_offload_failure));
   out.setOffload(open.offload);
+  out.setDatacenter(text(open.datacenter));
 }
 OpenRequest get(wire::Request::Open::Reader in, Check& check) {
   OpenRequest open;
@@ -139,6 +140,7 @@ OpenRequest get(wire::Request::Open::Reader in, Check& check) {
   open.on_offload_failure =
       check.enumerator(in.getOnOffloadFailure(), OffloadFailure::kDrop, "choice on failure");
   open.offload = in.getOffload();
+  open.datacenter = text(in.getDatacenter());
   return open;
 }
 
@@ -436,6 +438,7 @@ void put(const ListedReplica& replica, wire::ListedReplica::Builder out) {
   out.setOffload(replica.offload);
   out.setSpot(replica.spot);
   out.setRetained(replica.retained);
+  out.setDatacenter(text(replica.datacenter));
 }
 ListedReplica get(wire::ListedReplica::Reader in, Check& check) {
   ListedReplica replica;
@@ -450,6 +453,7 @@ ListedReplica get(wire::ListedReplica::Reader in, Check& check) {
   replica.offload = in.getOffload();
   replica.spot = in.getSpot();
   replica.retained = in.getRetained();
+  replica.datacenter = text(in.getDatacenter());
   return replica;
 }
 

@@ -79,7 +79,8 @@ struct OpenRequest {
   bool spot = false;     // may vanish at any time: what it holds never counts as a copy (P5)
   RetainSpec retain = {};
   OffloadFailure on_offload_failure = OffloadFailure::kRefuse;
-  uint64_t offload = 0;  // OffloadEvent::token: a shard of that offload; 0: an ordinary replica
+  uint64_t offload = 0;    // OffloadEvent::token: a shard of that offload; 0: an ordinary replica
+  std::string datacenter = {};  // where it stands; equal text: no slow link between
   bool operator==(const OpenRequest&) const = default;
 };
 
@@ -310,7 +311,8 @@ struct ListedReplica {
   std::string source;         // kReceiving: from whom
   bool offload = false;       // in host memory, because the version is retained
   bool spot = false;
-  bool retained = false;  // the version, by whomever
+  bool retained = false;   // the version, by whomever
+  std::string datacenter;  // where the replica stands
   bool operator==(const ListedReplica&) const = default;
 };
 struct ListedModel {

@@ -65,6 +65,7 @@ struct Request {
     retain @7 :RetainSpec;
     onOffloadFailure @8 :UInt8;
     offload @9 :UInt64;
+    datacenter @10 :Text;
   }
   struct GroupCall {
     number @0 :UInt64;
@@ -226,6 +227,7 @@ struct ListedReplica {
   offload @8 :Bool;
   spot @9 :Bool;
   retained @10 :Bool;
+  datacenter @11 :Text;
 }
 
 struct HelloMessage {

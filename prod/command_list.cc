@@ -63,9 +63,11 @@ class ListCommand : public Command {
 
   std::string show(const net::ListResponse& list) const {
     std::string out;
-    const std::vector<size_t> widths{16, 8, 24, 14, 6, 12};
+    const std::vector<size_t> widths{16, 8, 24, 14, 6, 12, 16};
     if (!json_)
-      out = show_row({"MODEL", "VERSION", "REPLICA", "STATE", "SHARDS", "SIZE", "SOURCE"}, widths) +
+      out = show_row(
+                {"MODEL", "VERSION", "REPLICA", "STATE", "SHARDS", "SIZE", "DATACENTER", "SOURCE"},
+                widths) +
             "\n";
     for (const net::ListedReplica& replica : list.replicas) {
       if (is_layout_model(replica.model) && !all_) continue;
@@ -81,13 +83,14 @@ class ListCommand : public Command {
                                   {"generation", replica.content.generation.value},
                                   {"offload", replica.offload},
                                   {"spot", replica.spot},
-                                  {"retained", replica.retained}};
+                                  {"retained", replica.retained},
+                                  {"datacenter", replica.datacenter}};
         out += line.dump() + "\n";
       } else {
-        out += show_row(
-                   {replica.model, version_of(replica), replica.replica, state_of(replica),
-                    std::to_string(replica.num_shards), show_bytes(replica.bytes), replica.source},
-                   widths) +
+        out += show_row({replica.model, version_of(replica), replica.replica, state_of(replica),
+                         std::to_string(replica.num_shards), show_bytes(replica.bytes),
+                         replica.datacenter, replica.source},
+                        widths) +
                "\n";
       }
     }

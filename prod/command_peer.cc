@@ -33,6 +33,9 @@ void declare_peer(CLI::App* app, PeerOptions* options) {
       ->type_name("FIRST-LAST");
   add_size(app, "--window", &options->window,
            "bytes in flight at most; a small one makes chains over slow links shorter");
+  app->add_option("--datacenter", options->datacenter,
+                  "where this replica stands; a version crosses into a datacenter once")
+      ->type_name("NAME");
   app->add_flag("--checksums", options->checksums,
                 "checksums end to end; for publisher and readers alike");
   app->add_flag("--verbose", options->verbose, "log what happens, to stderr");
@@ -49,7 +52,8 @@ void declare_holder(CLI::App* app, PeerOptions* options) {
       ->type_name("N")
       ->check(CLI::NonNegativeNumber);
   app->add_flag("--spot", options->spot,
-                "this machine may be taken away: what it holds does not count as a copy");
+                "this machine may be taken away: what it holds does not count as a copy, and "
+                "others rather than it carry versions into their datacenter");
   add_size(app, "--offload-limit", &options->offload_limit,
            "host memory for retained versions that nobody else holds; without it: no limit");
   app->add_option("--on-offload-failure", options->on_offload_failure,
@@ -138,6 +142,7 @@ ros::OpenOptions open_options(const PeerOptions& options, const std::string& mod
   open.replica = options.replica;
   open.shard = shard;
   open.num_shards = num_shards;
+  open.datacenter = options.datacenter;
   open.servers = {options.server};
   open.spot = options.spot;
   open.retain = options.retain;

@@ -23,6 +23,7 @@ struct PeerOptions {
   uint16_t port_first = 0;  // of port_range, by complete_peer
   uint16_t port_last = 0;
   uint64_t window = 0;  // bytes in flight; 0: by the shard's size
+  std::string datacenter;
   bool checksums = false;
   bool spot = false;
   net::RetainSpec retain = {};

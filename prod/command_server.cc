@@ -50,6 +50,10 @@ class ServerCommand final : public Command {
     add_duration(app, "--missing-member", &options_.missing_member,
                  "a group call waits so long for a shard that does not call")
         ->default_str("60s");
+    add_duration(app, "--seed-patience", &options_.seed_patience,
+                 "a replica that could fetch a version from another datacenter leaves it so long "
+                 "to one that should rather")
+        ->default_str("10s");
     app->add_flag("--no-pipelining", no_pipelining_,
                   "replicas that still receive never serve; sources serve many at once");
     app->add_flag("--verbose", verbose_, "log decisions, evictions and visibility, to stderr");

@@ -1,6 +1,8 @@
 // The names of fields are the same everywhere, so that one search finds a version's whole story.
 #include "prod/event_log.h"
 
+#include "ros/directory.h"
+
 namespace weightlane::prod {
 namespace {
 
@@ -182,6 +184,22 @@ void ServerLog::on_retention_dropped(std::string_view model, net::Content conten
 void ServerLog::on_rewound(std::string_view model, Generation generation) {
   log_->info("server.rewound", {{"model", model}, {"generation", generation.value}});
   next_->on_rewound(model, generation);
+}
+
+void ServerLog::on_seed_begun(const ros::Group& group, net::Content content) {
+  log_->info("server.seed", {{"model", group.model},
+                             {"replica", group.replica},
+                             {"datacenter", group.datacenter},
+                             {"version", content.version.value}});
+  next_->on_seed_begun(group, content);
+}
+
+void ServerLog::on_seed_skipped(const ros::Group& group, net::Content content) {
+  log_->debug("server.seed_skipped", {{"model", group.model},
+                                      {"replica", group.replica},
+                                      {"datacenter", group.datacenter},
+                                      {"version", content.version.value}});
+  next_->on_seed_skipped(group, content);
 }
 
 void ServerLog::on_request(const net::Request& request, bool repeated) {

@@ -48,6 +48,8 @@ class ServerLog final : public ros::ServerObserver {
                    net::Content content) override;
   void on_decided(std::string_view model, std::string_view replica, CallNumber number,
                   net::CallKind kind, bool ok, ErrorCode code, net::Content content) override;
+  void on_seed_begun(const ros::Group& group, net::Content content) override;
+  void on_seed_skipped(const ros::Group& group, net::Content content) override;
   void on_evicted(std::string_view model, std::string_view replica, ShardIndex shard) override;
   void on_withdrawing(std::string_view model, std::string_view replica,
                       net::Content content) override;

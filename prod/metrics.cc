@@ -13,6 +13,8 @@
 #include <tuple>
 #include <vector>
 
+#include "ros/directory.h"
+
 namespace weightlane::prod {
 namespace {
 
@@ -152,6 +154,11 @@ class Metrics::ServerMetrics final : public ros::ServerObserver {
                                      "Group calls that came to their end")),
         evictions_(registry.counters("weightlane_server_evictions_total",
                                      "Shards not heard of for a lease")),
+        seeds_(registry.counters("weightlane_server_seeds_total",
+                                 "Versions that a replica began to carry into its datacenter")),
+        seeds_skipped_(registry.counters(
+            "weightlane_server_seeds_skipped_total",
+            "Updates told that there is nothing, because another brings it into the datacenter")),
         visible_(registry.gauges("weightlane_server_visible_replicas",
                                  "Complete replicas that readers can be sent to")),
         offloads_(registry.counters("weightlane_server_offloads_total",
@@ -184,6 +191,12 @@ class Metrics::ServerMetrics final : public ros::ServerObserver {
     dropped_.Add({}).Increment();
   }
   void on_rewound(std::string_view, Generation) override { rewinds_.Add({}).Increment(); }
+  void on_seed_begun(const ros::Group& group, net::Content) override {
+    seeds_.Add({{"model", group.model}, {"datacenter", group.datacenter}}).Increment();
+  }
+  void on_seed_skipped(const ros::Group& group, net::Content) override {
+    seeds_skipped_.Add({{"model", group.model}, {"datacenter", group.datacenter}}).Increment();
+  }
   void on_request(const net::Request& request, bool repeated) override {
     requests_.Add({{"kind", request_name(request)}, {"repeated", repeated ? "yes" : "no"}})
         .Increment();
@@ -194,6 +207,8 @@ class Metrics::ServerMetrics final : public ros::ServerObserver {
   CounterFamily& assignments_;
   CounterFamily& decisions_;
   CounterFamily& evictions_;
+  CounterFamily& seeds_;
+  CounterFamily& seeds_skipped_;
   GaugeFamily& visible_;
   CounterFamily& offloads_;
   CounterFamily& dropped_;

@@ -50,6 +50,8 @@ Result<Done> check_open(const net::OpenRequest& open) {
     return Error{ErrorCode::kInvalidArgument, "more than 1024 versions are to be retained"};
   if (open.endpoint.size() > kTextLimit || open.node.size() > kTextLimit)
     return Error{ErrorCode::kInvalidArgument, "endpoint or node text over 4096 bytes"};
+  if (open.datacenter.size() > kNameLimit)
+    return Error{ErrorCode::kInvalidArgument, "a datacenter's name has at most 256 bytes"};
   return Done{};
 }
 
@@ -167,6 +169,16 @@ net::ResponseBody Directory::open(const net::Request& request, const net::OpenRe
     return failure(ErrorCode::kInvalidArgument,
                    "replica " + group.name() + " is open with " + std::to_string(group.num_shards) +
                        " shards, not " + std::to_string(open.num_shards));
+  const bool empty = std::all_of(group.members.begin(), group.members.end(),
+                                 [](const Client* member) { return member == nullptr; });
+  if (empty) {
+    group.datacenter = open.datacenter;
+    group.spot = open.spot;
+  }
+  if (group.datacenter != open.datacenter)
+    return failure(ErrorCode::kInvalidArgument, "replica " + group.name() +
+                                                    " is open in datacenter '" + group.datacenter +
+                                                    "', not '" + open.datacenter + "'");
   if (const Client* holder = group.members[open.shard.value]) {
     observer_->on_probe(probes::kOpenOccupied);
     net::Failure occupied =
@@ -187,11 +199,11 @@ net::ResponseBody Directory::open(const net::Request& request, const net::OpenRe
   client.spot = open.spot;
   client.retain = open.retain;
   client.on_offload_failure = open.on_offload_failure;
-  group.spot = group.spot || open.spot;
   client.session = request.header.session;
   client.last_sequence = request.header.sequence;
   client.last_heard = now;
   client.last_call = {WL_BUG(kNumberingRestarts) ? 0 : group.poisoned_upto};
+  group.spot = group.spot || open.spot;
   group.members[open.shard.value] = &client;
   note_deadline(now + options_.heartbeat);
   return net::OpenedResponse{
@@ -223,6 +235,7 @@ net::ResponseBody Directory::release(Client& client, const net::ReleaseRequest& 
   if (release.kind == net::ReleaseKind::kFailed) {
     holding.avoid = assignment.source->group->id;
     holding.retry_at = now + options_.retry_same_source;
+    if (assignment.source->group->datacenter == client.group->datacenter) ++holding.failures_here;
   }
   drop_assignment(assignment, now);
   if (reader.hidden) {
@@ -277,6 +290,7 @@ net::ResponseBody Directory::list(const net::ListRequest& list) const {
       row.replica = publication->group->replica;
       row.content = content.content;
       row.num_shards = publication->group->num_shards;
+      row.datacenter = publication->group->datacenter;
       row.state = publication->hidden      ? net::ReplicaState::kHidden
                   : publication->complete  ? net::ReplicaState::kComplete
                   : publication->receiving ? net::ReplicaState::kReceiving
@@ -358,6 +372,11 @@ void Directory::settle(Nanos now) {
   std::erase_if(generations_, [this](const auto& entry) {  // (model, "") sorts before its groups
     const auto first = groups_.lower_bound({entry.first, std::string()});
     return first == groups_.end() || first->second.model != entry.first;
+  });
+  std::erase_if(seeds_put_off_, [this](const auto& entry) {
+    return std::none_of(groups_.begin(), groups_.end(), [&entry](const auto& item) {
+      return item.second.model == entry.first.first && item.second.datacenter == entry.first.second;
+    });
   });
 }
 

@@ -52,9 +52,10 @@ struct ShardHolding {
   bool complete = false;  // published, or sealed to the end
   bool drained = false;   // its readers have left a hidden publication; the client was told
   bool needs_source = false;
-  AssignmentId reading;  // as a reader
-  uint64_t avoid = 0;    // group id of the source that failed last
-  Nanos retry_at;        // not the avoided source before this
+  AssignmentId reading;        // as a reader
+  uint64_t avoid = 0;          // group id of the source that failed last
+  Nanos retry_at;              // not the avoided source before this
+  uint32_t failures_here = 0;  // of sources in its own datacenter, in this attempt
 };
 
 struct Publication {
@@ -68,6 +69,7 @@ struct Publication {
   std::vector<Assignment*> outgoing;  // assignments that read from it, oldest first
   uint64_t offload = 0;               // token of the offload that it waits for; 0: none
   std::string offload_failure;        // why there will be none; to be acted upon
+  uint64_t seed_order = 0;  // not 0: it carries its content into the datacenter (seeding.h)
   // Scheduler's notes: the length of its chain, as of one choice.
   mutable uint64_t chain_choice = 0;
   mutable uint32_t chain = 0;
@@ -166,6 +168,7 @@ struct Group {
   uint64_t beside = 0;                      // an offload: id of the group whose processes keep it
   std::vector<net::LayoutSummary> layouts;  // of each shard's last call that had one
   std::vector<Client*> members;             // null: absent
+  std::string datacenter;
   std::map<uint64_t, GroupCall> calls;
   std::map<uint64_t, std::unique_ptr<Publication>> publications;
   // Calls up to and including this one that were not answered end with `poison` (P3: ReplicaLost
@@ -209,6 +212,7 @@ class Directory {
 
  private:
   friend class Scheduler;
+  friend class Seeding;
   // (model, generation, version, order of creation): the last of a model is its newest.
   using ContentKey = std::tuple<std::string, uint64_t, uint64_t, uint64_t>;
 
@@ -307,7 +311,8 @@ class Directory {
   uint64_t next_content_ = 1;
   uint64_t next_assignment_ = 1;
   uint64_t next_queue_place_ = 1;
-  uint64_t choices_ = 0;                // of the scheduler
+  uint64_t choices_ = 0;  // of the scheduler
+  uint64_t next_seed_ = 1;
   bool sources_changed_ = false;        // the queue is worth another look
   std::map<uint64_t, Client> clients_;  // by incarnation
   std::map<std::pair<std::string, std::string>, Group> groups_;
@@ -327,6 +332,8 @@ class Directory {
     uint64_t ticket = 0;  // of the rewind that began it
   };
   std::map<std::string, ModelGeneration> generations_;  // of models that were rewound
+  // (model, datacenter): since when updates there have been told to leave the seed to others.
+  std::map<std::pair<std::string, std::string>, Nanos> seeds_put_off_;
   std::map<uint64_t, Nanos> buried_;  // incarnations that may not come back, until when
   std::vector<Incarnation> woken_;
 };

@@ -275,7 +275,11 @@ Error Directory::explain_timeout(const Group& group, const GroupCall& call) cons
              entry.content.version == call.version.exact;
     held += (held.empty() ? "" : ", ") + std::to_string(entry.content.version.value);
   }
-  if (exists) return {ErrorCode::kTimeout, what + "every holder was busy with another reader"};
+  if (exists)
+    return {ErrorCode::kTimeout,
+            what +
+                "every holder was busy with another reader, or is in another datacenter "
+                "and the version was on its way into this one"};
   return {ErrorCode::kVersionUnavailable,
           what + "nobody holds it; versions held: " + (held.empty() ? "none" : held)};
 }

@@ -5,6 +5,7 @@
 #include "ros/directory.h"
 #include "ros/planted_bugs.h"
 #include "ros/probes.h"
+#include "ros/seeding.h"
 
 namespace weightlane::ros {
 
@@ -86,6 +87,7 @@ void Directory::commit_if_complete(Publication& publication, Nanos now) {
   retention_due_ = true;
   observer_->on_visible(group.model, group.replica, publication.content->content);
   note_copies(*publication.content, now);
+  seeds_put_off_.erase({group.model, group.datacenter});
   sources_changed_ = true;
   if (!publication.receiving) return;
   observer_->on_probe(probes::kCommitted);
@@ -129,11 +131,12 @@ void Directory::hide(Publication& publication, bool failed, const std::string& w
   note_copies(*publication.content, now);
 
   const bool cut_short = failed && publication.receiving && !publication.complete;
-  const bool another = publication.content->no_copy_since == kForever;
+  if (WL_BUG(kSeedLockKept) && failed && !publication.complete && publication.seed_order != 0)
+    seeds_put_off_[{group.model, group.datacenter}] = kForever;
   for (Assignment* assignment : publication.outgoing) {
     if (cut_short && !WL_BUG(kEvictionSilent)) {
       abandon(*assignment, why);
-    } else if (another) {
+    } else if (another_copy(publication, *assignment->reader->group)) {
       observer_->on_probe(probes::kYielded);
       if (Client* reader = assignment->reader->group->members[assignment->shard.value])
         send(*reader, net::YieldEvent{assignment->id});

@@ -38,10 +38,19 @@ HandleCore::~HandleCore() {
 std::string HandleCore::describe() const { return handle_text(options_); }
 
 net::OpenRequest HandleCore::open_request() const {
-  return {options_.model,      options_.replica, options_.shard,
-          options_.num_shards, options_.node,    source_.endpoint(),
-          options_.spot,       options_.retain,  options_.on_offload_failure,
-          options_.offload};
+  net::OpenRequest open;
+  open.model = options_.model;
+  open.replica = options_.replica;
+  open.shard = options_.shard;
+  open.num_shards = options_.num_shards;
+  open.node = options_.node;
+  open.endpoint = source_.endpoint();
+  open.spot = options_.spot;
+  open.retain = options_.retain;
+  open.on_offload_failure = options_.on_offload_failure;
+  open.offload = options_.offload;
+  open.datacenter = options_.datacenter;
+  return open;
 }
 
 flow::Task<Result<Done>> HandleCore::open(Nanos deadline) {

@@ -43,6 +43,7 @@ class HandleObserver {
 };
 
 class Directory;
+struct Group;
 
 class ServerObserver {
  public:
@@ -56,6 +57,10 @@ class ServerObserver {
   virtual void on_decided(std::string_view /*model*/, std::string_view /*replica*/, CallNumber,
                           net::CallKind, bool /*ok*/, ErrorCode, net::Content) {}
   virtual void on_evicted(std::string_view /*model*/, std::string_view /*replica*/, ShardIndex) {}
+  // P8: the group carries this content into its datacenter; an update found it elsewhere, and does
+  // not.
+  virtual void on_seed_begun(const Group&, net::Content) {}
+  virtual void on_seed_skipped(const Group&, net::Content) {}
   // A request of a known client was applied. `repeated`: its sequence number had been seen before.
   virtual void on_request(const net::Request&, bool /*repeated*/) {}
   // A replica is about to give up its copy on purpose: unpublish, update, close, or an offload that

@@ -17,6 +17,8 @@ struct ServerOptions {
       millis(500);              // before a failed source is tried again when there is no other
   Nanos offload = seconds(60);  // for the last copy of a retained version to get into host memory
   uint64_t calls_ahead_most = 256;  // of one shard before another of its replica: then ReplicaLost
+  Nanos seed_patience = seconds(10);  // how long an update leaves a seed to another replica that
+                                      // could do it better (seeding.h)
   bool pipelining = true;  // false: partial replicas never serve, sources serve any number at once
 };
 

@@ -66,6 +66,11 @@ enum class PlantedBug : uint8_t {
   kNextCallSpared,     // a failure that some shards did not see does not poison their next call
   kNeverForgotten,     // the server keeps every publication
   kRegionLeaked,       // unregister leaves one region registered
+  kTwoSeeders,          // a version is carried into a datacenter by several at once
+  kLocalReaderGoesFar,  // a reader goes to another datacenter though a copy is near
+  kNewestDropped,       // the last copy of a datacenter's newest version goes for a seed
+  kSeedLockKept,        // a seeder that failed keeps its place
+  kReplicateSkips,      // replicate answers like update while a version is arriving
 };
 
 inline PlantedBug planted_bug = PlantedBug::kNone;

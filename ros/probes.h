@@ -28,6 +28,11 @@ namespace weightlane::ros::probes {
   X(kUpdateNothing, "ros.update.nothing", false)                     \
   X(kUpdateDecided, "ros.update.decided", false)                     \
   X(kQueued, "ros.replicate.queued", false)                          \
+  X(kSeedBegun, "ros.seed.begun", false)                             \
+  X(kSeedSkipped, "ros.seed.skipped", false)                         \
+  X(kSeedKept, "ros.seed.kept_last_copy", false)                     \
+  X(kSeedLeftToOthers, "ros.seed.left_to_others", false)             \
+  X(kSeedOverdue, "ros.seed.overdue", true)                          \
   X(kFromPartial, "ros.assign.from_partial", false)                  \
   X(kRerouted, "ros.assign.rerouted", false)                         \
   X(kRetriedSame, "ros.assign.retried_same_source", false)           \

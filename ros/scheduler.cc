@@ -7,6 +7,7 @@
 
 #include "ros/planted_bugs.h"
 #include "ros/probes.h"
+#include "ros/seeding.h"
 
 namespace weightlane::ros {
 
@@ -19,6 +20,13 @@ constexpr uint32_t kChainLimit =
 }  // namespace
 
 void Scheduler::run() {
+  would_cross_ = false;
+  pass(false);
+  if (would_cross_) pass(true);
+}
+
+void Scheduler::pass(bool new_calls_cross) {
+  new_calls_cross_ = new_calls_cross;
   std::vector<std::pair<bool, uint64_t>> places;
   places.reserve(directory_.queue_.size());
   for (const auto& [place, waiting] : directory_.queue_) places.push_back(place);
@@ -49,23 +57,18 @@ bool Scheduler::serve_call(Group& group, GroupCall& call) {
     return true;
   }
   if (call.kind == net::CallKind::kUpdate) {
-    const Publication* held = nullptr;
-    for (const auto& [number, publication] : group.publications)
-      if (!publication->hidden) held = publication.get();
-    const bool newer =
-        entry != nullptr &&
-        (held == nullptr ||
-         std::tie(entry->content.generation, entry->content.version) >
-             std::tie(held->content->content.generation, held->content->content.version));
-    if (!newer) {
-      directory_.observer_->on_probe(probes::kUpdateNothing);
-      directory_.decide(group, call,
-                        net::DecidedEvent{call.number, true, {}, ErrorCode::kInvalidArgument, {}});
+    entry = serve_update(group, call, entry);
+    if (call.decided) {
       directory_.forget_settled(group);
       return true;
     }
   }
   if (entry == nullptr) return false;
+  if (WL_BUG(kReplicateSkips) && Seeding(directory_, *this, now_).arriving(group, *entry)) {
+    directory_.decide(group, call,
+                      net::DecidedEvent{call.number, true, {}, ErrorCode::kInvalidArgument, {}});
+    return true;
+  }
   if (!layouts_agree(group, call, *entry)) return true;
   std::vector<uint32_t> shards(group.num_shards);
   for (uint32_t shard = 0; shard < group.num_shards; ++shard) shards[shard] = shard;
@@ -91,6 +94,26 @@ bool Scheduler::may_update(Group& group, GroupCall& call) {
     directory_.forget_settled(group);
   }
   return permission == Directory::Permission::kGo;
+}
+
+ContentEntry* Scheduler::serve_update(Group& group, GroupCall& call, ContentEntry* target) {
+  const Publication* held = nullptr;
+  for (const auto& [number, publication] : group.publications)
+    if (!publication->hidden) held = publication.get();
+  Seeding seeding(directory_, *this, now_);
+  const bool wanted =
+      target != nullptr && (held == nullptr || newer(target->content, held->content->content));
+  if (wanted) {
+    if (ContentEntry* here = seeding.newest_here(group, held, *target)) return here;
+    const bool may_seed = seeding.may_seed(group, held);
+    if (may_seed && !new_calls_cross_) would_cross_ = true;
+    if (may_seed) return new_calls_cross_ ? target : nullptr;
+    directory_.observer_->on_seed_skipped(group, target->content);
+  }
+  directory_.observer_->on_probe(probes::kUpdateNothing);
+  directory_.decide(group, call,
+                    net::DecidedEvent{call.number, true, {}, ErrorCode::kInvalidArgument, {}});
+  return nullptr;
 }
 
 bool Scheduler::layouts_agree(Group& group, GroupCall& call, const ContentEntry& entry) {
@@ -152,6 +175,7 @@ void Scheduler::assign(Publication& reader, ShardIndex shard, Publication& sourc
   ShardHolding& holding = reader.shards[shard.value];
   holding.reading = id;
   holding.needs_source = false;
+  Seeding(directory_, *this, now_).note_source(reader, source);
   if (!source.complete) directory_.observer_->on_probe(probes::kFromPartial);
   if (holding.avoid == source.group->id) directory_.observer_->on_probe(probes::kRetriedSame);
   directory_.observer_->on_assigned(reader.group->replica, source.group->replica, shard,
@@ -225,17 +249,28 @@ Publication* Scheduler::choose(const Group& group, const Publication* reader,
                                const std::vector<uint32_t>& shards) const {
   ++directory_.choices_;
   Publication* best = nullptr;
-  std::tuple<bool, bool, bool, bool, uint32_t, size_t> best_rank;
+  std::tuple<bool, bool, bool, bool, bool, uint32_t, size_t> best_rank;
+  const bool may_cross = Seeding(directory_, *this, now_).may_cross(group, reader, content);
   for (Publication* candidate : content.publications) {
     if (!eligible(*candidate, group, reader, shards)) continue;
+    const bool crosses = candidate->group->datacenter != group.datacenter;
+    if (crosses && !may_cross) continue;
+    if (crosses && reader == nullptr && !new_calls_cross_) {
+      would_cross_ = true;
+      continue;
+    }
     const uint32_t chain = chain_length(*candidate);
     const uint32_t shard = shards.front();
     const bool avoided = reader != nullptr && reader->shards[shard].avoid == candidate->group->id;
     const bool far = group.members[shard] == nullptr ||
                      group.members[shard]->node != candidate->group->members[shard]->node;
-    const std::tuple rank{avoided, !within_process(group, *candidate->group),
-                          far,     !candidate->complete,
-                          chain,   candidate->outgoing.size()};
+    const std::tuple rank{avoided,
+                          !within_process(group, *candidate->group),
+                          crosses,
+                          far,
+                          !candidate->complete,
+                          chain,
+                          candidate->outgoing.size()};
     if (best == nullptr || rank < best_rank) {
       best = candidate;
       best_rank = rank;
@@ -268,6 +303,10 @@ bool Scheduler::eligible(const Publication& candidate, const Group& group,
 
 bool Scheduler::within_process(const Group& reader, const Group& source) {
   return reader.offload != 0 && reader.beside == source.id;
+}
+
+bool Scheduler::rooted(const Publication& publication) const {
+  return chain_length(publication) != kUnrooted;
 }
 
 bool Scheduler::reads_from(const Publication& publication, const Publication& other) const {

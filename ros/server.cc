@@ -41,6 +41,13 @@ class ForwardingObserver final : public ServerObserver {
     runtime_->trace({"server.decided", number.value, ok ? 1u : 0u, content.version.value, replica});
     if (next_ != nullptr) next_->on_decided(model, replica, number, kind, ok, code, content);
   }
+  void on_seed_begun(const Group& group, net::Content content) override {
+    runtime_->trace({"server.seed", content.version.value, content.id.value, 0, group.replica});
+    if (next_ != nullptr) next_->on_seed_begun(group, content);
+  }
+  void on_seed_skipped(const Group& group, net::Content content) override {
+    if (next_ != nullptr) next_->on_seed_skipped(group, content);
+  }
   void on_evicted(std::string_view model, std::string_view replica, ShardIndex shard) override {
     runtime_->trace({"server.evicted", shard.value, 0, 0, replica});
     if (next_ != nullptr) next_->on_evicted(model, replica, shard);

@@ -47,9 +47,11 @@ struct OpenOptions {
   std::string replica;
   ShardIndex shard;
   uint32_t num_shards = 1;
-  std::string node;                  // boot id of the machine; equal text: same node
+  std::string node;        // boot id of the machine; equal text: same node
+  std::string datacenter;  // equal text: no slow link between (P8); the same for all shards
   std::vector<std::string> servers;  // addresses; one for now
-  bool spot = false;       // may vanish at any time: what it holds never counts as a copy (P5)
+  bool spot = false;       // may vanish at any time: what it holds never counts as a copy (P5), and
+                           // it rather carries nothing into its datacenter (P8)
   net::RetainSpec retain;  // what is not to be lost while this handle is open (P5)
   net::OffloadFailure on_offload_failure = net::OffloadFailure::kRefuse;
   uint64_t offload = 0;  // token of an offload; set by OffloadStore alone

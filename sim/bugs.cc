@@ -124,6 +124,17 @@ constexpr std::array kRegistry = {
                Scenario::kDefault},
     Registered{PlantedBug::kRegionLeaked, "region-leaked",
                "unregister leaves one region registered", Scenario::kDefault},
+    Registered{PlantedBug::kTwoSeeders, "two-seeders",
+               "a version is carried into a datacenter by several at once", Scenario::kDefault},
+    Registered{PlantedBug::kLocalReaderGoesFar, "local-reader-goes-far",
+               "a reader goes to another datacenter though a copy is near", Scenario::kDefault},
+    Registered{PlantedBug::kNewestDropped, "newest-dropped",
+               "the last copy of a datacenter's newest version goes for a seed",
+               Scenario::kDefault},
+    Registered{PlantedBug::kSeedLockKept, "seed-lock-kept", "a seeder that failed keeps its place",
+               Scenario::kDefault},
+    Registered{PlantedBug::kReplicateSkips, "replicate-skips",
+               "replicate answers nothing while a version is arriving", Scenario::kDefault},
 };
 
 constexpr size_t kRangesMost = 32;

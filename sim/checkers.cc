@@ -101,7 +101,10 @@ class Checkers::Watch final : public ros::HandleObserver {
 };
 
 Checkers::Checkers(World& world, const Plan& plan)
-    : world_(world), plan_(plan), retention_(*this, world, plan) {
+    : world_(world),
+      plan_(plan),
+      retention_(*this, world, plan),
+      wide_(plan.datacenters > 1, plan.server.seed_patience) {
   publications_.resize(1);
   const FaultRates& rates = plan.world.faults;
   reads_lie_ = rates.of(Fault::kWrongPages) != 0 || rates.of(Fault::kNotVisible) != 0;
@@ -135,6 +138,7 @@ WorkerId Checkers::add_worker(HostId host, uint32_t replica, uint32_t shard, std
   if (replica >= replicas_.size()) {
     replicas_.resize(replica + 1);
     replicas_[replica].name = name;
+    wide_.add_replica(name, world_.host(host).place().datacenter, plan_.is_spot(replica));
   }
   view.name = std::move(name) + "/" + std::to_string(shard);
   views_.push_back(std::move(view));
@@ -150,6 +154,7 @@ void Checkers::server_started(const ros::Directory* directory) {
   ++epoch_;
   sessions_.clear();
   retention_.server_started();
+  wide_.server_started();
 }
 
 Checkers::Replica* Checkers::replica_named(std::string_view name) {
@@ -574,6 +579,7 @@ void Checkers::on_visible(std::string_view, std::string_view name, net::Content 
   if (story_ != nullptr)
     story_->line(world_.now(), "server", "visible", std::string(name) + " " + describe(content));
   retention_.visible(name, content);
+  wide_.on_visible(name);
   Replica* replica = replica_named(name);
   if (replica == nullptr) return;
   for (const WorkerId worker : replica->shards) {
@@ -636,6 +642,8 @@ void Checkers::on_decided(std::string_view, std::string_view name, CallNumber nu
                  std::string(name) + " call " + std::to_string(number.value) + " " +
                      call_kind_name(kind) + " " + (ok ? describe(content) : error_code_name(code)));
   }
+  if (directory_ != nullptr)
+    judge_wide(wide_.on_decided(*directory_, world_.now(), name, number, kind, ok, content));
 }
 
 void Checkers::on_evicted(std::string_view, std::string_view name, ShardIndex shard) {
@@ -648,6 +656,7 @@ void Checkers::on_evicted(std::string_view, std::string_view name, ShardIndex sh
 void Checkers::on_request(const net::Request& request, bool repeated) {
   check_session(request.header);
   retention_.request_begins(request);
+  if (directory_ != nullptr) wide_.on_request(*directory_, request);
   repeated_ =
       repeated && !std::holds_alternative<net::PollRequest>(request.body) && directory_ != nullptr;
   if (repeated_) digest_before_ = directory_digest(*directory_);
@@ -685,6 +694,7 @@ void Checkers::on_retention_dropped(std::string_view, net::Content content, std:
 }
 
 void Checkers::on_rewound(std::string_view, Generation generation) {
+  wide_.on_rewound();
   if (story_ != nullptr)
     story_->line(world_.now(), "server", "rewound",
                  "generation " + std::to_string(generation.value));
@@ -717,6 +727,7 @@ void Checkers::on_applied(const ros::Directory& directory, Nanos) {
     }
   }
   if (directory.rewound_models() == 0) retention_.rewound(Generation{1});
+  judge_wide(wide_.on_applied(directory, world_.now()));
   if (!assigned_) return;
   assigned_ = false;
   check_feeding(directory);

@@ -16,6 +16,7 @@
 //   P6  every call ends within its bound, counted without the time its process was paused.
 //   P7  with pipelining a replica feeds one reader replica at most; "reads from" has no cycle and
 //       ends in a whole copy.
+//   P8  what crosses into a datacenter, and when it must not: wide_checker.h.
 //   P10 a repeated request leaves the directory as it was.
 //
 // The first violation stops the world. Nothing here changes the run: no draw, no event.
@@ -33,6 +34,7 @@
 #include "sim/observer.h"
 #include "sim/plan.h"
 #include "sim/retention_checker.h"
+#include "sim/wide_checker.h"
 #include "sim/world.h"
 
 namespace weightlane::sim {
@@ -233,6 +235,9 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
   void bind(const View& view, net::Content content);
   void check_drained(const View& view);
   void check_session(const net::RequestHeader& header);
+  void judge_wide(const std::string& wrong) {
+    if (!wrong.empty()) violate("P8", wrong);
+  }
   void check_poisoned(const View& view, CallNumber number);
   void check_feeding(const ros::Directory& directory);
   uint64_t directory_digest(const ros::Directory& directory) const;
@@ -263,6 +268,7 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
   bool repeated_ = false;  // the request being applied was seen before
   uint64_t digest_before_ = 0;
   uint64_t transfers_ = 0;
+  WideChecker wide_;
   bool reads_lie_ = false;    // F18, F20: only checksums, at the end, can tell
   uint64_t fitting_tag_ = 0;  // the publication found fitting last, for ...
   uint64_t fitting_content_ = 0;

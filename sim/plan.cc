@@ -91,7 +91,7 @@ void draw_timing(Dice& dice, Plan& plan) {
   const int64_t divide = kind < 7 ? 1 : 2;
   ros::ServerOptions& server = plan.server;
   for (Nanos* span : {&server.heartbeat, &server.lease, &server.drain, &server.missing_member,
-                      &server.offload, &server.retry_same_source}) {
+                      &server.offload, &server.retry_same_source, &server.seed_patience}) {
     *span = *span / divide;
   }
   ros::HandleOptions& handle = plan.handle;
@@ -126,6 +126,24 @@ void draw_speed(Dice& dice, Plan& plan) {
       1 << 20, std::max(bytes * 1'000'000 / transfer_us, windows * 1'000'000 / stall_us * 2));
   plan.world.bandwidth.nic_tx = rate;
   plan.world.bandwidth.nic_rx = rate * dice.between(1, 2);
+}
+
+// Replicas stand in up to three datacenters; the links between them are slower than a NIC, and
+// still fast enough for a full window of all who may read across at once (as above).
+void draw_datacenters(Dice& dice, Plan& plan) {
+  const uint64_t kind = dice.below(100);
+  plan.datacenters = kind < 65 ? 1 : kind < 90 ? 2 : 3;
+  plan.placement = static_cast<uint32_t>(dice.below(1u << 20));
+  const auto spot = static_cast<uint32_t>(dice.below(uint64_t{1} << plan.rollouts));
+  if (dice.percent(40) && plan.datacenters > 1) plan.spot = spot << plan.trainers;
+  plan.server.seed_patience = dice.log(millis(500), plan.server.seed_patience);
+  uint64_t bytes = 0;
+  for (uint32_t t = 0; t < plan.tensors; ++t) bytes += plan.granules[t];
+  bytes *= plan.world.data.granule_bytes * plan.shards;
+  const auto stall_us = static_cast<uint64_t>(plan.handle.stall.count / 1000);
+  const uint64_t windows = plan.handle.window_bytes * plan.shards * plan.rollouts * 2;
+  const uint64_t least = std::max(bytes * 2 / 3, windows * 1'000'000 / stall_us * 2);
+  plan.world.bandwidth.wide = std::max(least, plan.world.bandwidth.nic_tx / dice.log(2, 16));
 }
 
 void draw_habits(Dice& dice, Plan& plan) {
@@ -273,6 +291,8 @@ void visit_plan(Plan& plan, Visit visit) {
   number("spot", plan.spot);
   number("offload_drop", plan.offload_drop);
   number("offload_limit", plan.offload_limit);
+  number("datacenters", plan.datacenters);
+  number("placement", plan.placement);
   number("server_crashes", plan.server_crashes);
   number("core_all", plan.core_all);
   number("step_limit_k", plan.step_limit_k);
@@ -306,6 +326,7 @@ void visit_plan(Plan& plan, Visit visit) {
   span("server.missing_member_ns", plan.server.missing_member);
   span("server.retry_same_source_ns", plan.server.retry_same_source);
   span("server.offload_ns", plan.server.offload);
+  span("server.seed_patience_ns", plan.server.seed_patience);
   number("server.pipelining", plan.server.pipelining);
   number("server.calls_ahead_most", plan.server.calls_ahead_most);
   span("handle.connect_ns", plan.handle.connect);
@@ -337,6 +358,7 @@ void visit_plan(Plan& plan, Visit visit) {
   span("world.retry_nominal_ns", world.data.retry_nominal);
   number("world.nic_tx", world.bandwidth.nic_tx);
   number("world.nic_rx", world.bandwidth.nic_rx);
+  number("world.wide", world.bandwidth.wide);
   number("world.clock_drift_ppm_most", world.clock_drift_ppm_most);
 }
 
@@ -404,6 +426,7 @@ Plan draw_plan(Scenario scenario, uint64_t seed) {
   draw_protocol(dice, plan);
   draw_timing(dice, plan);
   draw_speed(dice, plan);
+  draw_datacenters(dice, plan);
   draw_habits(dice, plan);
   draw_lease(dice, plan);
   plan.server_crashes = dice.percent(8) ? 1 : 0;

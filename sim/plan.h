@@ -80,6 +80,8 @@ struct Plan {
   uint32_t tensors = 1;
   std::array<uint32_t, kTensorsMost>
       granules{};  // of each tensor of shard 0; other shards have them rotated
+  uint32_t datacenters = 1;
+  uint32_t placement = 0;  // two bits for each replica
   ros::ServerOptions server;
   ros::HandleOptions handle;
   Habits habits;
@@ -96,6 +98,12 @@ struct Plan {
 
   uint32_t replicas() const { return trainers + rollouts; }
   bool retains() const { return retain_latest != 0 || retain_exact != 0; }
+  // Of the trainers, then the rollouts, then the fresh one. The first trainer is in datacenter 0.
+  uint32_t datacenter_of(uint32_t replica) const {
+    if (replica == 0) return 0;
+    return (placement >> replica * 2 & 3) % datacenters;
+  }
+  bool is_spot(uint32_t replica) const { return (spot >> replica & 1) != 0; }
   uint64_t shard_granules(uint32_t shard) const;
   uint32_t tensor_granules(uint32_t shard, uint32_t tensor) const {
     return granules[(tensor + shard) % tensors];

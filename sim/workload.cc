@@ -55,8 +55,10 @@ Workload::Workload(World* world, Checkers* checkers, const Plan* plan)
   // P6: lease + drain + stall + twice the transfer, where a transfer may wait for every other
   // replica's, and what a stalled queue pair takes to be destroyed.
   const uint64_t share = plan->shards_per_host * (plan->replicas() + 1);
-  const uint64_t rate =
-      std::max<uint64_t>(1, world->config().bandwidth.nic_tx / 1'000'000);  // bytes per microsecond
+  const BandwidthConfig& links = world->config().bandwidth;
+  const uint64_t slowest =
+      plan->datacenters > 1 ? std::min(links.nic_tx, links.wide / plan->shards) : links.nic_tx;
+  const uint64_t rate = std::max<uint64_t>(1, slowest / 1'000'000);  // bytes per microsecond
   const Nanos transfer = micros(static_cast<int64_t>(bytes * share / rate));
   const Nanos retry = world->config().data.retry_nominal * world->config().data.retry_spread;
   bound_ = server.lease + server.drain + handle.stall + transfer * 2 + handle.quarantine + retry +
@@ -98,8 +100,9 @@ void Workload::add_replica(Role role, uint32_t replica, const std::string& name)
   for (uint32_t shard = 0; shard < plan_->shards; ++shard) {
     if (shard % plan_->shards_per_host == 0) {
       HostPlace place = named(name + "-" + std::to_string(shard));
+      place.datacenter = "dc" + std::to_string(plan_->datacenter_of(replica));
       // Some replicas share machines, so that "same node" means something.
-      if (replica % 3 == 2) place.node = "node" + std::to_string(shard);
+      if (replica % 3 == 2) place.node = "node" + std::to_string(shard) + place.datacenter;
       host = &world_->add_host(place);
     }
     auto worker = std::make_unique<Worker>();
@@ -279,9 +282,10 @@ ros::OpenOptions Workload::open_options(const Worker& worker) const {
   options.num_shards = plan_->shards;
   options.node =
       worker.host->place().node.empty() ? worker.host->place().name : worker.host->place().node;
+  options.datacenter = worker.host->place().datacenter;
   options.servers = {server_address_};
   options.timing = plan_->handle;
-  options.spot = (plan_->spot >> worker.replica & 1) != 0;
+  options.spot = plan_->is_spot(worker.replica);
   if (worker.role == Role::kTrainer) options.retain.latest = plan_->retain_latest;
   if (options.replica == "r0" && plan_->retain_exact != 0)
     options.retain.versions = {{plan_->retain_exact}};

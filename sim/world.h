@@ -56,7 +56,8 @@ class World {
   // does it anyway.
   void end();
 
-  // Before or during the run; at most TimerQueue::kHostLimit - 1. The host is down until it is started.
+  // Before or during the run; at most TimerQueue::kHostLimit - 1. The host is down until it is
+  // started.
   Host& add_host(HostPlace place);
   Host& host(HostId id) { return *hosts_[id.value]; }
   uint32_t host_count() const {

@@ -97,7 +97,8 @@ RequestBody any_request_body() {
                          any<bool>(),
                          {any_u32(), any_versions()},
                          any_of(OffloadFailure::kDrop),
-                         any_u64()};
+                         any_u64(),
+                         any_text()};
     case 1:
       return GroupCallRequest{CallNumber{any_u64()}, any_of(CallKind::kUpdate), any_version(),
                               any_nanos(), any_layout()};
@@ -157,7 +158,7 @@ EventBody any_event_body() {
 ListedReplica any_replica() {
   return {any_text(),  any_text(),  any_content(), any_of(ReplicaState::kHidden),
           any_u32(),   any_u64(),   any_u64(),     any_text(),
-          any<bool>(), any<bool>(), any<bool>()};
+          any<bool>(), any<bool>(), any<bool>(),   any_text()};
 }
 ResponseBody any_response_body() {
   const int count = *rc::gen::inRange(0, 20);

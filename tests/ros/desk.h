@@ -94,6 +94,25 @@ class Desk {
     if (opened != nullptr) member.next_call = opened->next_call.value;
     return member;
   }
+  // In a datacenter; every replica on a node of its own.
+  Member open_in(std::string datacenter, std::string replica, bool spot = false, uint32_t shard = 0,
+                 uint32_t num_shards = 1) {
+    Member member;
+    net::OpenRequest request;
+    request.model = "m";
+    request.node = "node-" + replica;
+    request.replica = std::move(replica);
+    request.shard = {shard};
+    request.num_shards = num_shards;
+    request.endpoint = "endpoint-" + std::to_string(next_);
+    request.datacenter = std::move(datacenter);
+    request.spot = spot;
+    net::ResponseBody answer = try_open(member, request);
+    const auto* opened = std::get_if<net::OpenedResponse>(&answer);
+    EXPECT_NE(opened, nullptr);
+    if (opened != nullptr) member.next_call = opened->next_call.value;
+    return member;
+  }
   net::ResponseBody try_open(Member& member, net::OpenRequest request) {
     member.desk = this;
     member.who = Incarnation{next_++};

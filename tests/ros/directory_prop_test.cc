@@ -171,15 +171,25 @@ class World {
 
   // ---------------------------------------------------------------- what a client does
 
+  // Two datacenters, so that seeds, skips and handovers come up as well; every third group is spot.
+  net::OpenRequest open_request(const Slot& slot) const {
+    net::OpenRequest request;
+    request.model = "m";
+    request.replica = "g" + std::to_string(slot.group);
+    request.shard = {slot.shard};
+    request.num_shards = sizes_[static_cast<size_t>(slot.group)];
+    request.node = "node-x";
+    request.endpoint = "e";
+    request.datacenter = slot.group / 2 % 2 == 0 ? "east" : "west";
+    request.spot = slot.group % 3 == 2;
+    return request;
+  }
+
   void open(Slot& slot) {
     slot = Slot{slot.group, slot.shard, {}, false, false, {}, {}, {}, {}};
-    net::ResponseBody answer =
-        desk_.try_open(slot.member, {"m",
-                                     "g" + std::to_string(slot.group),
-                                     {slot.shard},
-                                     sizes_[static_cast<size_t>(slot.group)],
-                                     "node-" + std::to_string(slot.group % 2),
-                                     "e"});
+    net::OpenRequest request = open_request(slot);
+    request.node = "node-" + std::to_string(slot.group % 2);
+    net::ResponseBody answer = desk_.try_open(slot.member, std::move(request));
     if (const auto* opened = std::get_if<net::OpenedResponse>(&answer)) {
       slot.open = true;
       slot.member.next_call = opened->next_call.value;
@@ -271,12 +281,7 @@ class World {
   // Another process wants the shard.
   void steal(Slot& slot) {
     Member other;
-    net::ResponseBody answer = desk_.try_open(other, {"m",
-                                                      "g" + std::to_string(slot.group),
-                                                      {slot.shard},
-                                                      sizes_[static_cast<size_t>(slot.group)],
-                                                      "node-x",
-                                                      "e"});
+    net::ResponseBody answer = desk_.try_open(other, open_request(slot));
     if (const auto* opened = std::get_if<net::OpenedResponse>(&answer)) {
       slot = Slot{slot.group, slot.shard, other, true, false, {}, {}, {}, {}};
       slot.member.next_call = opened->next_call.value;
