@@ -237,21 +237,10 @@ void Checkers::call_ended(WorkerId worker) {
   view.call = nullptr;
 }
 
-void Checkers::receive_succeeded(WorkerId worker) {
-  const View& view = views_[worker.value];
-  if (!view.last_ok)
-    violate("P3", view.name + ": the caller was told of a success that nobody decided");
-}
-
 void Checkers::asked_and_got(WorkerId worker, VersionId asked, VersionId got) {
   if (asked == got) return;
   violate("P3", views_[worker.value].name + ": asked for version " + std::to_string(asked.value) +
                     " and was told of success with version " + std::to_string(got.value));
-}
-
-void Checkers::wrong_state_allowed(WorkerId worker, const char* answer) {
-  violate("P3", views_[worker.value].name + ": a call that its state forbids was answered with " +
-                    answer);
 }
 
 std::string Checkers::describe_worker(WorkerId worker) const {

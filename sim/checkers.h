@@ -104,8 +104,15 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
   // A call outside the script has answered with an error.
   void told_of_loss(WorkerId worker) { views_[worker.value].untold = false; }
   // The caller was told that it succeeded: the last call of this worker must say so too.
-  void receive_succeeded(WorkerId worker);
-  void wrong_state_allowed(WorkerId worker, const char* answer);
+  void receive_succeeded(WorkerId worker) {
+    const View& view = views_[worker.value];
+    if (!view.last_ok)
+      violate("P3", view.name + ": the caller was told of a success that nobody decided");
+  }
+  void wrong_state_allowed(WorkerId worker, const char* answer) {
+    violate("P3", views_[worker.value].name + ": a call that its state forbids was answered with " +
+                      answer);
+  }
   // The latest version was asked for when the server was at `generation` (in `epoch`).
   void latest_received(WorkerId worker, Generation generation, uint64_t epoch);
   // The machine of this worker's process will be taken away: what it gives up now, it loses.
