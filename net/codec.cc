@@ -21,6 +21,7 @@ namespace {
 // More than any honest message has (50,000 tensors are known from the field), and a bound on what a
 // list whose elements take no space on the wire can make us allocate.
 constexpr size_t kMaxEvents = 1 << 16;
+constexpr size_t kMaxDone = 1 << 10;
 constexpr size_t kMaxReplicas = 1 << 20;
 constexpr size_t kMaxRegions = 1 << 20;
 constexpr size_t kMaxTensors = 1 << 24;
@@ -114,36 +115,6 @@ RetainSpec get(wire::RetainSpec::Reader in, Check& check) {
   return retain;
 }
 
-void put(const OpenRequest& open, wire::Request::Open::Builder out) {
-  out.setModel(text(open.model));
-  out.setReplica(text(open.replica));
-  out.setShard(open.shard.value);
-  out.setNumShards(open.num_shards);
-  out.setNode(text(open.node));
-  out.setEndpoint(text(open.endpoint));
-  out.setSpot(open.spot);
-  if (open.retain != RetainSpec{}) put(open.retain, out.initRetain());
-  out.setOnOffloadFailure(static_cast<uint8_t>(open.on_offload_failure));
-  out.setOffload(open.offload);
-  out.setDatacenter(text(open.datacenter));
-}
-OpenRequest get(wire::Request::Open::Reader in, Check& check) {
-  OpenRequest open;
-  open.model = text(in.getModel());
-  open.replica = text(in.getReplica());
-  open.shard.value = in.getShard();
-  open.num_shards = in.getNumShards();
-  open.node = text(in.getNode());
-  open.endpoint = text(in.getEndpoint());
-  open.spot = in.getSpot();
-  open.retain = get(in.getRetain(), check);
-  open.on_offload_failure =
-      check.enumerator(in.getOnOffloadFailure(), OffloadFailure::kDrop, "choice on failure");
-  open.offload = in.getOffload();
-  open.datacenter = text(in.getDatacenter());
-  return open;
-}
-
 void put(const GroupCallRequest& call, wire::Request::GroupCall::Builder out) {
   out.setNumber(call.number.value);
   out.setKind(static_cast<uint8_t>(call.kind));
@@ -161,13 +132,121 @@ GroupCallRequest get(wire::Request::GroupCall::Reader in, Check& check) {
   return call;
 }
 
+void put(const DoneCall& done, wire::DoneCall::Builder out) {
+  out.setNumber(done.number.value);
+  out.setKind(static_cast<uint8_t>(done.kind));
+  put(done.version, out.initVersion());
+  out.setOk(done.ok);
+  put(done.content, out.initContent());
+  out.setCode(static_cast<uint8_t>(done.code));
+  out.setMessage(text(done.message));
+  out.setKept(done.kept);
+}
+DoneCall get(wire::DoneCall::Reader in, Check& check) {
+  DoneCall done;
+  done.number.value = in.getNumber();
+  done.kind = check.enumerator(in.getKind(), CallKind::kUpdate, "call kind");
+  done.version = get(in.getVersion(), check);
+  done.ok = in.getOk();
+  done.content = get(in.getContent());
+  done.code = error_code(in.getCode(), check);
+  done.message = text(in.getMessage());
+  done.kept = in.getKept();
+  return done;
+}
+
+void put(const Holding& held, wire::Holding::Builder out) {
+  out.setNumber(held.number.value);
+  put(held.content, out.initContent());
+  put(held.layout, out.initLayout());
+  out.setReceiving(held.receiving);
+  out.setWhole(held.whole);
+  out.setSealedBytes(held.sealed_bytes);
+  out.setReading(held.reading.value);
+  out.setUpstream(text(held.upstream));
+}
+Holding get(wire::Holding::Reader in) {
+  Holding held;
+  held.number.value = in.getNumber();
+  held.content = get(in.getContent());
+  held.layout = get(in.getLayout());
+  held.receiving = in.getReceiving();
+  held.whole = in.getWhole();
+  held.sealed_bytes = in.getSealedBytes();
+  held.reading.value = in.getReading();
+  held.upstream = text(in.getUpstream());
+  return held;
+}
+
+// Nothing but `resumed` is said of a handle that is new.
+void put(const Announcement& announced, wire::Announcement::Builder out) {
+  out.setResumed(announced.resumed);
+  out.setLineage(announced.lineage);
+  out.setLastCall(announced.last_call.value);
+  auto done = out.initDone(static_cast<unsigned>(announced.done.size()));
+  for (unsigned i = 0; i < done.size(); ++i) put(announced.done[i], done[i]);
+  put(announced.held, out.initHeld());
+  out.setBegun(announced.begun);
+  put(announced.pending, out.initPending());
+}
+Announcement get(wire::Announcement::Reader in, Check& check) {
+  Announcement announced;
+  announced.resumed = in.getResumed();
+  if (!announced.resumed) return announced;
+  announced.lineage = in.getLineage();
+  announced.last_call.value = in.getLastCall();
+  if (!check.list(in.getDone().size(), kMaxDone, "calls")) return announced;
+  for (wire::DoneCall::Reader done : in.getDone()) announced.done.push_back(get(done, check));
+  announced.held = get(in.getHeld());
+  announced.begun = in.getBegun();
+  announced.pending = get(in.getPending(), check);
+  return announced;
+}
+
+void put(const OpenRequest& open, wire::Request::Open::Builder out) {
+  out.setModel(text(open.model));
+  out.setReplica(text(open.replica));
+  out.setShard(open.shard.value);
+  out.setNumShards(open.num_shards);
+  out.setNode(text(open.node));
+  out.setEndpoint(text(open.endpoint));
+  out.setSpot(open.spot);
+  if (open.retain != RetainSpec{}) put(open.retain, out.initRetain());
+  out.setOnOffloadFailure(static_cast<uint8_t>(open.on_offload_failure));
+  out.setOffload(open.offload);
+  out.setDatacenter(text(open.datacenter));
+  out.setHandle(open.handle);
+  out.setOpening(open.opening);
+  if (open.announced.resumed) put(open.announced, out.initAnnounced());
+}
+OpenRequest get(wire::Request::Open::Reader in, Check& check) {
+  OpenRequest open;
+  open.model = text(in.getModel());
+  open.replica = text(in.getReplica());
+  open.shard.value = in.getShard();
+  open.num_shards = in.getNumShards();
+  open.node = text(in.getNode());
+  open.endpoint = text(in.getEndpoint());
+  open.spot = in.getSpot();
+  open.retain = get(in.getRetain(), check);
+  open.on_offload_failure =
+      check.enumerator(in.getOnOffloadFailure(), OffloadFailure::kDrop, "choice on failure");
+  open.offload = in.getOffload();
+  open.datacenter = text(in.getDatacenter());
+  open.handle = in.getHandle();
+  open.opening = in.getOpening();
+  open.announced = get(in.getAnnounced(), check);
+  return open;
+}
+
 void put(const PollRequest& poll, wire::Request::Poll::Builder out) {
   out.setAcknowledged(poll.acknowledged);
   out.setSealedBytes(poll.sealed_bytes);
   out.setHoldNanos(poll.hold.count);
+  out.setHomesick(poll.homesick);
 }
 PollRequest get(wire::Request::Poll::Reader in) {
-  return {in.getAcknowledged(), in.getSealedBytes(), Nanos{in.getHoldNanos()}};
+  return {in.getAcknowledged(), in.getSealedBytes(), Nanos{in.getHoldNanos()}, in.getHomesick()};
 }
 
 void put(const ReleaseRequest& release, wire::Request::Release::Builder out) {
@@ -244,6 +323,7 @@ void put_body(const RequestBody& body, wire::Request::Body::Builder out) {
           put(kind, out.initOffloadFailed());
         if constexpr (std::is_same_v<Kind, RewindRequest>) put(kind, out.initRewind());
         if constexpr (std::is_same_v<Kind, WaitRequest>) put(kind, out.initWait());
+        if constexpr (std::is_same_v<Kind, PingRequest>) out.setPing();
       },
       body);
 }
@@ -271,6 +351,8 @@ RequestBody get_body(wire::Request::Body::Reader in, Check& check) {
       return get(in.getRewind());
     case wire::Request::Body::WAIT:
       return get(in.getWait(), check);
+    case wire::Request::Body::PING:
+      return PingRequest{};
   }
   check.note("request kind " + std::to_string(static_cast<int>(in.which())) + " is unknown");
   return CloseRequest{};
@@ -370,6 +452,7 @@ void put(const Event& event, wire::Event::Builder out) {
           body.initDrop().setReason(text(kind.reason));
         }
         if constexpr (std::is_same_v<Kind, WithdrawnEvent>) put(kind, body.initWithdrawn());
+        if constexpr (std::is_same_v<Kind, MoveEvent>) body.setMove();
       },
       event.body);
 }
@@ -391,6 +474,8 @@ EventBody get_body(wire::Event::Body::Reader in, Check& check) {
       return DropEvent{text(in.getDrop().getReason())};
     case wire::Event::Body::WITHDRAWN:
       return get(in.getWithdrawn());
+    case wire::Event::Body::MOVE:
+      return MoveEvent{};
   }
   check.note("event kind " + std::to_string(static_cast<int>(in.which())) + " is unknown");
   return YieldEvent{};
@@ -420,10 +505,16 @@ void put(const OpenedResponse& opened, wire::Response::Opened::Builder out) {
   out.setHeartbeatNanos(opened.heartbeat.count);
   out.setLeaseNanos(opened.lease.count);
   out.setDrainNanos(opened.drain.count);
+  out.setRefused(opened.refused);
+  out.setLineage(opened.lineage);
 }
 OpenedResponse get(wire::Response::Opened::Reader in) {
-  return {CallNumber{in.getNextCall()}, Nanos{in.getHeartbeatNanos()}, Nanos{in.getLeaseNanos()},
-          Nanos{in.getDrainNanos()}};
+  return {CallNumber{in.getNextCall()},
+          Nanos{in.getHeartbeatNanos()},
+          Nanos{in.getLeaseNanos()},
+          Nanos{in.getDrainNanos()},
+          in.getRefused(),
+          in.getLineage()};
 }
 
 void put(const ListedReplica& replica, wire::ListedReplica::Builder out) {

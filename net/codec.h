@@ -10,6 +10,7 @@
 #include <span>
 
 #include "flow/result.h"
+#include "net/hello.h"
 #include "net/ids.h"
 #include "net/messages.h"
 

@@ -1,11 +1,10 @@
-// Every message between a shard handle and the reference server, and the two that a reader and a
-// source exchange when a queue pair is connected. Plain values; net/weightlane.capnp is their form
-// on the wire, net/codec.h converts.
+// Every message between a shard handle and the reference server. Plain values; net/weightlane.capnp
+// is their form on the wire, net/codec.h converts.
 //
-// All requests are short and idempotent by state: the server answers at once, except Poll, which it
-// holds until there is an event for that client or `hold` has passed. Poll is the heartbeat as
-// well. Decisions, assignments and the like reach a client only as events of its Poll, numbered per
-// incarnation and repeated until acknowledged.
+// Requests are short and idempotent by state: the server answers at once, but for Poll, the
+// heartbeat, which it holds until there is an event for that client or `hold` has passed. Decisions
+// and the like reach a client as events of its Poll only, numbered per incarnation, repeated until
+// acknowledged.
 #pragma once
 
 #include <cstdint>
@@ -69,21 +68,6 @@ enum class OffloadFailure : uint8_t {
   kDrop,    // the version is lost; counted, and its readers get kVersionUnavailable
 };
 
-struct OpenRequest {
-  std::string model;
-  std::string replica;
-  ShardIndex shard;
-  uint32_t num_shards = 0;
-  std::string node;      // boot id of the machine: same node, same text
-  std::string endpoint;  // of this handle's acceptor on its data plane
-  bool spot = false;     // may vanish at any time: what it holds never counts as a copy (P5)
-  RetainSpec retain = {};
-  OffloadFailure on_offload_failure = OffloadFailure::kRefuse;
-  uint64_t offload = 0;    // OffloadEvent::token: a shard of that offload; 0: an ordinary replica
-  std::string datacenter = {};  // where it stands; equal text: no slow link between
-  bool operator==(const OpenRequest&) const = default;
-};
-
 enum class CallKind : uint8_t { kPublish, kUnpublish, kReplicate, kUpdate };
 const char* call_kind_name(CallKind kind);
 
@@ -97,10 +81,67 @@ struct GroupCallRequest {
   bool operator==(const GroupCallRequest&) const = default;
 };
 
+// The end of one call, as this shard was told it.
+struct DoneCall {
+  CallNumber number;
+  CallKind kind = CallKind::kPublish;
+  VersionSpec version;
+  bool ok = false;
+  Content content;  // as in DecidedEvent
+  ErrorCode code = ErrorCode::kInvalidArgument;
+  std::string message;
+  bool kept = false;
+  bool operator==(const DoneCall&) const = default;
+};
+
+// What a shard's memory holds, or receives.
+struct Holding {
+  CallNumber number;  // of the call that began it; 0: nothing
+  Content content;
+  LayoutSummary layout;
+  bool receiving = false;  // began as a replicate or update
+  bool whole = false;      // published, or sealed to the end
+  uint64_t sealed_bytes = 0;
+  AssignmentId reading;  // not whole: the READs under way, of whatever server; 0: none
+  std::string upstream;  // the replica that these read from
+  bool operator==(const Holding&) const = default;
+};
+
+// The whole truth about a handle, told when it opens anew, so that any server can go on (P9).
+struct Announcement {
+  bool resumed = false;        // false: a new handle, which has nothing to tell
+  uint64_t lineage = 0;        // as it was told when it opened before
+  CallNumber last_call;        // the highest whose end it knows
+  std::vector<DoneCall> done;  // the newest of them, oldest first, up to last_call
+  Holding held;
+  bool begun = false;        // the call under way has begun to give up what was held before it
+  GroupCallRequest pending;  // the call under way, made again; number 0: none
+  bool operator==(const Announcement&) const = default;
+};
+
+struct OpenRequest {
+  std::string model;
+  std::string replica;
+  ShardIndex shard;
+  uint32_t num_shards = 0;
+  std::string node;      // boot id of the machine: same node, same text
+  std::string endpoint;  // of this handle's acceptor on its data plane
+  bool spot = false;     // may vanish at any time: what it holds never counts as a copy (P5)
+  RetainSpec retain = {};
+  OffloadFailure on_offload_failure = OffloadFailure::kRefuse;
+  uint64_t offload = 0;  // OffloadEvent::token: a shard of that offload; 0: an ordinary replica
+  std::string datacenter = {};  // where it stands; equal text: no slow link between
+  uint64_t handle = 0;          // the same in every opening of one handle; 0: never opens again
+  uint64_t opening = 0;         // grows with every opening of that handle
+  Announcement announced{};
+  bool operator==(const OpenRequest&) const = default;
+};
+
 struct PollRequest {
   uint64_t acknowledged = 0;  // the highest event number this client has processed
   uint64_t sealed_bytes = 0;  // progress of the transfer under way, for people
   Nanos hold;                 // span: how long the server may keep the poll
+  bool homesick = false;      // a server before this one in the client's list answers again
   bool operator==(const PollRequest&) const = default;
 };
 
@@ -141,6 +182,11 @@ struct ListRequest {
   bool operator==(const ListRequest&) const = default;
 };
 
+// Is anybody there? Answered with AcceptedResponse, whoever asks.
+struct PingRequest {
+  bool operator==(const PingRequest&) const = default;
+};
+
 // The handle wants to close what call `number` published. The answer is a WithdrawnEvent, which may
 // wait until a retained version has found another keeper.
 struct WithdrawRequest {
@@ -173,7 +219,7 @@ struct WaitRequest {
 
 using RequestBody = std::variant<OpenRequest, GroupCallRequest, PollRequest, ReleaseRequest,
                                  AbortRequest, CloseRequest, ListRequest, WithdrawRequest,
-                                 OffloadFailedRequest, RewindRequest, WaitRequest>;
+                                 OffloadFailedRequest, RewindRequest, WaitRequest, PingRequest>;
 struct Request {
   RequestHeader header;
   RequestBody body;
@@ -238,6 +284,11 @@ struct AbandonEvent {
   bool operator==(const AbandonEvent&) const = default;
 };
 
+// Every shard of the replica reaches an earlier server of its list: all go there.
+struct MoveEvent {
+  bool operator==(const MoveEvent&) const = default;
+};
+
 // Keep your shard of `content` in host memory: open it as shard of the replica `replica` with this
 // token and replicate the content's version into it. It may be read from anyone who has it, this
 // handle's own memory included.
@@ -264,7 +315,7 @@ struct WithdrawnEvent {
 };
 
 using EventBody = std::variant<AssignedEvent, DrainedEvent, DecidedEvent, YieldEvent, AbandonEvent,
-                               OffloadEvent, DropEvent, WithdrawnEvent>;
+                               OffloadEvent, DropEvent, WithdrawnEvent, MoveEvent>;
 struct Event {
   uint64_t number = 0;  // per incarnation, from 1, without gaps
   EventBody body;
@@ -289,6 +340,8 @@ struct OpenedResponse {
   Nanos heartbeat;       // poll at least this often
   Nanos lease;           // not heard for this long: evicted
   Nanos drain;           // how long a source waits for its readers
+  bool refused = false;  // what was announced does not fit: hand it back, and tell of its loss
+  uint64_t lineage = 0;  // names the numbering of calls: new with a replica, kept by failovers
   bool operator==(const OpenedResponse&) const = default;
 };
 struct AcceptedResponse {
@@ -342,33 +395,6 @@ struct Response {
   BootId server;
   ResponseBody body;
   bool operator==(const Response&) const = default;
-};
-
-// ---------------------------------------------------------------- reader <-> source, at connect
-
-struct HelloMessage {
-  Incarnation source;  // whom the reader means; another one refuses
-  AssignmentId assignment;
-  Content content;
-  LayoutSummary layout;
-  std::string reader;  // "model/replica/shard", for people
-  bool operator==(const HelloMessage&) const = default;
-};
-
-struct TensorPlace {
-  uint32_t region = 0;  // index into WelcomeMessage::regions
-  uint64_t offset = 0;  // bytes
-  bool operator==(const TensorPlace&) const = default;
-};
-struct WelcomeMessage {
-  Stamp stamp;           // of `content`, at the moment of accepting: the CPU's half of the seal
-  RemoteRegion control;  // word 0: stamp, word 1: proven bytes
-  RemoteRegion
-      digests;  // length 0: no checksums. word 0: the stamp once ready, then one word per slice
-  uint64_t slice_bytes = 0;  // how the source cuts the stream for its digests
-  std::vector<RemoteRegion> regions;
-  std::vector<TensorPlace> tensors;  // in canonical order
-  bool operator==(const WelcomeMessage&) const = default;
 };
 
 }  // namespace weightlane::net

@@ -52,6 +52,7 @@ struct Request {
     offloadFailed @11 :OffloadFailed;
     rewind @12 :Rewind;
     wait @13 :Wait;
+    ping @14 :Void;
   }
 
   struct Open {
@@ -66,6 +67,9 @@ struct Request {
     onOffloadFailure @8 :UInt8;
     offload @9 :UInt64;
     datacenter @10 :Text;
+    handle @11 :UInt64;
+    opening @12 :UInt64;
+    announced @13 :Announcement;
   }
   struct GroupCall {
     number @0 :UInt64;
@@ -78,6 +82,7 @@ struct Request {
     acknowledged @0 :UInt64;
     sealedBytes @1 :UInt64;
     holdNanos @2 :Int64;
+    homesick @3 :Bool;
   }
   struct Release {
     assignment @0 :UInt64;
@@ -112,6 +117,38 @@ struct Request {
   }
 }
 
+struct DoneCall {
+  number @0 :UInt64;
+  kind @1 :UInt8;
+  version @2 :VersionSpec;
+  ok @3 :Bool;
+  content @4 :Content;
+  code @5 :UInt8;
+  message @6 :Text;
+  kept @7 :Bool;
+}
+
+struct Holding {
+  number @0 :UInt64;
+  content @1 :Content;
+  layout @2 :LayoutSummary;
+  receiving @3 :Bool;
+  whole @4 :Bool;
+  sealedBytes @5 :UInt64;
+  reading @6 :UInt64;
+  upstream @7 :Text;
+}
+
+struct Announcement {
+  resumed @0 :Bool;
+  lastCall @1 :UInt64;
+  done @2 :List(DoneCall);
+  held @3 :Holding;
+  begun @4 :Bool;
+  pending @5 :Request.GroupCall;
+  lineage @6 :UInt64;
+}
+
 struct SourceDescription {
   replica @0 :Text;
   incarnation @1 :UInt64;
@@ -131,6 +168,7 @@ struct Event {
     offload @6 :Offload;
     drop @7 :Drop;
     withdrawn @8 :Withdrawn;
+    move @9 :Void;
   }
 
   struct Assigned {
@@ -197,6 +235,8 @@ struct Response {
     heartbeatNanos @1 :Int64;
     leaseNanos @2 :Int64;
     drainNanos @3 :Int64;
+    refused @4 :Bool;
+    lineage @5 :UInt64;
   }
   struct Listed {
     replicas @0 :List(ListedReplica);

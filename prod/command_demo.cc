@@ -37,8 +37,14 @@ class DemoCommand final : public Command {
     app->add_option("--steps", options_.steps, "versions to publish")
         ->check(CLI::Range(1u, 10000u))
         ->capture_default_str();
-    app->add_flag("--chaos", options_.chaos,
-                  "kill -9 a rollout and a source when half of the bytes have arrived");
+    app->add_option("--servers", options_.servers,
+                    "reference servers: the first leads, the others stand by")
+        ->check(CLI::Range(1u, 3u))
+        ->capture_default_str();
+    app->add_flag(
+        "--chaos", options_.chaos,
+        "kill -9 a rollout and a source when half of the bytes have arrived, and the first "
+        "server where there is a standby");
     app->add_option("--transport", options_.transport, "auto, same-host, tcp or verbs")
         ->check(CLI::IsMember({"auto", "same-host", "tcp", "verbs"}))
         ->capture_default_str();

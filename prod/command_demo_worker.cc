@@ -165,7 +165,7 @@ class DemoWorkerCommand final : public Command {
 CLI::App* DemoWorkerCommand::declare(CLI::App& program) {
   CLI::App* app = program.add_subcommand("demo-worker", "one shard of the demo")->group("");
   peer_.model = "demo";
-  app->add_option("--server", peer_.server)->required();
+  add_servers(app, &peer_.server);
   app->add_option("--replica", peer_.replica)->required();
   app->add_option("--transport", peer_.transport);
   app->add_option("--data-host", peer_.data_host);

@@ -51,9 +51,7 @@ class ListCommand : public Command {
 
  protected:
   void declare_shared(CLI::App* app) {
-    app->add_option("--server", server_, "address of the reference server")
-        ->required()
-        ->type_name("ADDR");
+    add_servers(app, &server_);
     app->add_option("--model", model_, "only this model")->type_name("NAME");
     app->add_flag("--all", all_, "the models that carry safetensors headers as well");
     app->add_flag("--json", json_, "one JSON object a line");

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "prod/control_address.h"
 #include "prod/event_loop.h"
 #include "prod/kj_runtime.h"
 #include "prod/log.h"
@@ -13,10 +14,42 @@
 
 namespace weightlane::prod {
 
-void declare_peer(CLI::App* app, PeerOptions* options) {
-  app->add_option("--server", options->server, "address of the reference server")
+namespace {
+
+// A line that says what is wrong; empty: nothing.
+std::string check_servers(const std::string& text) {
+  for (const std::string& address : server_list(text)) {
+    Result<ControlAddress> parsed = parse_control_address(address);
+    if (!parsed) return parsed.error().message;
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<std::string> server_list(const std::string& text) {
+  std::vector<std::string> servers;
+  size_t begin = 0;
+  while (true) {
+    const size_t comma = text.find(',', begin);
+    servers.push_back(text.substr(begin, comma - begin));
+    if (comma == std::string::npos) return servers;
+    begin = comma + 1;
+  }
+}
+
+CLI::Option* add_servers(CLI::App* app, std::string* into) {
+  return app
+      ->add_option("--server", *into,
+                   "address of the reference server; several, with commas between: the first in "
+                   "reach is the one, the others stand by")
       ->required()
-      ->type_name("ADDR");
+      ->check(check_servers)
+      ->type_name("ADDR,...");
+}
+
+void declare_peer(CLI::App* app, PeerOptions* options) {
+  add_servers(app, &options->server);
   app->add_option("--model", options->model, "name of the model")->required()->type_name("NAME");
   app->add_option("--replica", options->replica,
                   "name of this replica, the same for all of its shards")
@@ -143,7 +176,7 @@ ros::OpenOptions open_options(const PeerOptions& options, const std::string& mod
   open.shard = shard;
   open.num_shards = num_shards;
   open.datacenter = options.datacenter;
-  open.servers = {options.server};
+  open.servers = server_list(options.server);
   open.spot = options.spot;
   open.retain = options.retain;
   open.on_offload_failure = options.on_offload_failure == "drop" ? net::OffloadFailure::kDrop
@@ -193,8 +226,15 @@ Result<net::ListResponse> fetch_list(const std::string& server, const std::strin
   EventLoop loop;
   RpcControlPlane control(&loop, &log);
   const ros::Environment environment{&loop.runtime(), &control, nullptr, nullptr, nullptr};
-  return loop.run(
-      ros::list_replicas(environment, server, model, deadline_after(loop.runtime().now(), within)));
+  const std::vector<std::string> servers = server_list(server);
+  const auto each = static_cast<int64_t>(servers.size());
+  Result<net::ListResponse> list = Error{ErrorCode::kUnreachable, "no server is named"};
+  for (const std::string& address : servers) {
+    const Nanos deadline = deadline_after(loop.runtime().now(), within / each);
+    list = loop.run(ros::list_replicas(environment, address, model, deadline));
+    if (list.ok()) break;
+  }
+  return list;
 }
 
 }  // namespace weightlane::prod

@@ -59,7 +59,12 @@ ros::TensorSpec header_tensor(uint8_t* memory, uint64_t bytes);
 std::vector<ros::TensorSpec> tensors_of(const std::vector<SafetensorsEntry>& entries,
                                         uint8_t* memory);
 
-// What is published at `server`; without a handle.
+// The option --server ADDR,...: one address or several, told apart by commas.
+CLI::Option* add_servers(CLI::App* app, std::string* into);
+// In the order given. `text` has passed the option's check.
+std::vector<std::string> server_list(const std::string& text);
+
+// What is published at the first of these servers that answers; without a handle.
 Result<net::ListResponse> fetch_list(const std::string& server, const std::string& model,
                                      Nanos within);
 

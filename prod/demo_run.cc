@@ -32,6 +32,7 @@ constexpr Nanos kRepaint = millis(100);
 constexpr Nanos kStartWithin = seconds(30);
 constexpr Nanos kStopWithin = seconds(5);
 constexpr uint32_t kChaosVersion = 2;
+constexpr uint32_t kServerVersion = 2;  // of the step in which the first server dies
 constexpr uint32_t kBlows = 2;
 
 // One shard's process.
@@ -67,6 +68,7 @@ class DemoRun {
   Result<Done> receive(Member& member);
   Result<Done> on_event(Member& member, const nlohmann::json& event);
   void call_again(size_t replica);
+  void strike_server();
   Result<Done> on_updated(Member& member, const nlohmann::json& event);
   Result<Done> on_end(Member& member);
   Result<Done> verdict() const;
@@ -83,8 +85,8 @@ class DemoRun {
   std::vector<DemoShard> model_;
   std::string log_path_;
   int log_ = -1;
-  ChildProcess server_;
-  std::string address_;
+  std::vector<ChildProcess> servers_;
+  std::string addresses_;  // of the servers, as the workers are told
   std::vector<DemoReplicaView> views_;
   std::vector<Member> members_;
   std::vector<DemoStepView> steps_;
@@ -94,6 +96,7 @@ class DemoRun {
   uint32_t deaths_ = 0;  // by SIGKILL, under chaos
   bool rollout_struck_ = false;
   bool source_struck_ = false;
+  bool server_struck_ = false;
   uint64_t verified_ = 0;
   uint64_t verified_bytes_ = 0;
   uint64_t reroutes_ = 0;
@@ -149,25 +152,39 @@ Result<Done> DemoRun::prepare() {
 Result<Done> DemoRun::start_server() {
   const std::string lease_ms = std::to_string(options_.lease.count / 1'000'000) + "ms";
   const std::string heartbeat_ms = std::to_string(options_.lease.count / 8'000'000) + "ms";
-  Result<ChildProcess> server = ChildProcess::start(
+  Result<ChildProcess> started = ChildProcess::start(
       {"server", "--listen", "127.0.0.1:0", "--lease", lease_ms, "--heartbeat", heartbeat_ms},
       log_);
-  if (!server) return server.error();
-  server_ = std::move(*server);
+  if (!started) return started.error();
+  ChildProcess& server = servers_.emplace_back(std::move(*started));
   const Nanos end = deadline_after(monotonic_now(), kStartWithin);
   const std::string prefix = "listening on ";
   while (monotonic_now() < end && !stop_.requested()) {
-    pollfd watched{server_.descriptor(), POLLIN, 0};
+    pollfd watched{server.descriptor(), POLLIN, 0};
     ::poll(&watched, 1, 100);
     bool ended = false;
-    for (const std::string& line : server_.receive(&ended)) {
-      if (line.starts_with(prefix)) address_ = line.substr(prefix.size());
+    for (const std::string& line : server.receive(&ended)) {
+      if (!line.starts_with(prefix)) continue;
+      addresses_ += (addresses_.empty() ? "" : ",") + line.substr(prefix.size());
+      return Done{};
     }
-    if (!address_.empty()) return Done{};
     if (ended)
-      return Error{ErrorCode::kServerLost, "the server " + show_wait_status(server_.reap())};
+      return Error{ErrorCode::kServerLost, "the server " + show_wait_status(server.reap())};
   }
   return Error{ErrorCode::kTimeout, "the server did not start"};
+}
+
+// The first server dies in the middle of a step; who was with it goes on with the next.
+void DemoRun::strike_server() {
+  const bool due = options_.chaos && options_.servers > 1 && !server_struck_ && !steps_.empty() &&
+                   steps_.back().version >= kServerVersion && !command_for_trainers_;
+  if (!due) return;
+  server_struck_ = true;
+  const pid_t pid = servers_.front().pid();
+  ::kill(pid, SIGKILL);
+  const std::string what = "kill -9 the first server (pid " + std::to_string(pid) + ")";
+  steps_.back().remark += (steps_.back().remark.empty() ? "" : "; ") + what;
+  table_.line(what);
 }
 
 Result<Done> DemoRun::start_member(Member& member) {
@@ -181,7 +198,7 @@ Result<Done> DemoRun::start_member(Member& member) {
                                      "--shards",
                                      std::to_string(options_.shards),
                                      "--server",
-                                     address_,
+                                     addresses_,
                                      "--transport",
                                      options_.transport,
                                      "--size",
@@ -264,6 +281,7 @@ Result<Done> DemoRun::on_event(Member& member, const nlohmann::json& event) {
     shard.state = state;
     shard.holds = shard.holds && shard.state != "receiving";
     shard.sealed_bytes = event.at("sealed");
+    if (moving && shard.sealed_bytes * 2 >= shard.total_bytes) strike_server();
     shard.source = event.at("source");
   } else if (kind == "published") {
     shard.state = "holds";
@@ -274,6 +292,7 @@ Result<Done> DemoRun::on_event(Member& member, const nlohmann::json& event) {
     member.owes = false;
     if (!table_.live()) table_.line(member.name + " published v" + std::to_string(shard.version));
   } else if (kind == "updated") {
+    strike_server();  // too fast for a report half-way
     return on_updated(member, event);
   } else if (kind == "note") {
     table_.line(member.name + ": " + event.at("text").get<std::string>());
@@ -331,7 +350,9 @@ Result<Done> DemoRun::receive(Member& member) {
 }
 
 Result<Done> DemoRun::pump(const std::string& doing) {
-  std::vector<pollfd> watched{{stop_.descriptor(), POLLIN, 0}, {server_.descriptor(), POLLIN, 0}};
+  std::vector<pollfd> watched{{stop_.descriptor(), POLLIN, 0}};
+  for (const ChildProcess& server : servers_) watched.push_back({server.descriptor(), POLLIN, 0});
+  const size_t first = watched.size();
   std::vector<Member*> whose;
   for (Member& member : members_) {
     if (member.gone || member.process.pid() == 0) continue;
@@ -340,14 +361,17 @@ Result<Done> DemoRun::pump(const std::string& doing) {
   }
   ::poll(watched.data(), watched.size(), static_cast<int>(kRepaint.count / 1'000'000));
   if (stop_.requested()) return Error{ErrorCode::kClosed, "stopped"};
-  if (watched[1].revents != 0) {
+  for (size_t i = 0; i < servers_.size(); ++i) {
+    if (watched[i + 1].revents == 0) continue;
     bool ended = false;
-    server_.receive(&ended);
-    if (ended)
-      return Error{ErrorCode::kServerLost, "the server " + show_wait_status(server_.reap())};
+    servers_[i].receive(&ended);
+    if (!ended) continue;
+    const std::string status = show_wait_status(servers_[i].reap());
+    if (i != 0 || !server_struck_) return Error{ErrorCode::kServerLost, "the server " + status};
+    table_.line("the first server " + status);
   }
   for (size_t i = 0; i < whose.size(); ++i) {
-    if (watched[i + 2].revents == 0 || whose[i]->gone) continue;
+    if (watched[i + first].revents == 0 || whose[i]->gone) continue;
     Result<Done> done = receive(*whose[i]);
     if (!done) return done;
   }
@@ -397,7 +421,8 @@ Result<Done> DemoRun::command(bool trainers, const std::string& line, const std:
 
 // A step that is not done in time has a reason: everybody is asked whom they wait for.
 void DemoRun::tell_waits() const {
-  std::vector<pid_t> processes{server_.pid()};
+  std::vector<pid_t> processes;
+  for (const ChildProcess& server : servers_) processes.push_back(server.pid());
   for (const Member& member : members_) {
     if (!member.gone) processes.push_back(member.process.pid());
   }
@@ -461,13 +486,15 @@ Result<Done> DemoRun::verdict() const {
   if (options_.chaos && !source_struck_)
     return Error{ErrorCode::kTimeout,
                  "chaos: no source was killed half-way; give it a larger --size"};
+  if (options_.chaos && options_.servers > 1 && !server_struck_)
+    return Error{ErrorCode::kTimeout, "chaos: the server was not killed"};
   return Done{};
 }
 
 void DemoRun::stop_all() {
   for (Member& member : members_) member.process.send("quit");
   for (Member& member : members_) member.process.stop(kStopWithin);
-  server_.stop(kStopWithin);
+  for (ChildProcess& server : servers_) server.stop(kStopWithin);
 }
 
 int DemoRun::run() {
@@ -475,7 +502,9 @@ int DemoRun::run() {
   if (done.ok()) {
     std::printf("%s\n", introduction().c_str());
     std::fflush(stdout);
-    done = start_server();
+  }
+  for (uint32_t i = 0; i < options_.servers; ++i) {
+    if (done.ok()) done = start_server();
   }
   for (Member& member : members_) {
     if (done.ok()) done = start_member(member);

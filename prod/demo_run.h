@@ -26,6 +26,7 @@ struct DemoOptions {
   uint32_t rollouts = 3;
   uint32_t shards = 2;
   uint32_t steps = 5;
+  uint32_t servers = 1;  // the first leads, the others stand by
   bool chaos = false;
   bool checksums = false;
   std::string transport = "auto";

@@ -114,6 +114,27 @@ void HandleLog::on_offload(ros::HandleName name, net::MemoryRange memory, uint64
   next_->on_offload(name, memory, all);
 }
 
+void HandleLog::on_server_left(ros::HandleName name, std::string_view why) {
+  log_->warning("handle.server_left", {{"model", name.model},
+                                       {"replica", name.replica},
+                                       {"shard", name.shard.value},
+                                       {"why", why}});
+  next_->on_server_left(name, why);
+}
+
+void HandleLog::on_opened(ros::HandleName name, std::string_view server, uint64_t lineage,
+                          ros::Opening opening) {
+  const char* how = opening == ros::Opening::kFirst   ? "first"
+                    : opening == ros::Opening::kAgain ? "announced"
+                                                      : "refused";
+  log_->info("handle.opened", {{"model", name.model},
+                               {"replica", name.replica},
+                               {"shard", name.shard.value},
+                               {"server", server},
+                               {"how", how}});
+  next_->on_opened(name, server, lineage, opening);
+}
+
 ServerLog::ServerLog(Log* log, ros::ServerObserver* next)
     : log_(log), next_(next != nullptr ? next : &nobody_) {}
 

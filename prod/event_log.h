@@ -29,6 +29,9 @@ class HandleLog final : public ros::HandleObserver {
   void on_registered_bytes(ros::HandleName name, uint64_t bytes) override;
   void on_server_lost(ros::HandleName name) override;
   void on_offload(ros::HandleName name, net::MemoryRange memory, uint64_t all) override;
+  void on_server_left(ros::HandleName name, std::string_view why) override;
+  void on_opened(ros::HandleName name, std::string_view server, uint64_t lineage,
+                 ros::Opening opening) override;
 
  private:
   Log* const log_;

@@ -35,7 +35,7 @@ std::string outcome(bool ok, ErrorCode code) { return ok ? "ok" : error_code_nam
 const char* request_name(const net::Request& request) {
   constexpr const char* kNames[] = {"open",           "group_call", "poll", "release",
                                     "abort",          "close",      "list", "withdraw",
-                                    "offload_failed", "rewind",     "wait"};
+                                    "offload_failed", "rewind",     "wait", "ping"};
   static_assert(std::size(kNames) == std::variant_size_v<net::RequestBody>);
   return kNames[request.body.index()];
 }
@@ -77,6 +77,8 @@ class Metrics::HandleMetrics final : public ros::HandleObserver {
                       .gauges("weightlane_offload_bytes",
                               "Host memory that this process keeps for others")
                       .Add({})),
+        failovers_(registry.counters("weightlane_server_failovers_total",
+                                     "Times that a handle opened again, at whatever server")),
         registered_(registry
                         .gauges("weightlane_registered_bytes",
                                 "Memory registered by all handles of this process")
@@ -118,6 +120,11 @@ class Metrics::HandleMetrics final : public ros::HandleObserver {
   void on_offload(ros::HandleName, net::MemoryRange, uint64_t all) override {
     offloads_.Set(static_cast<double>(all));
   }
+  void on_opened(ros::HandleName, std::string_view, uint64_t, ros::Opening opening) override {
+    if (opening == ros::Opening::kFirst) return;
+    const bool refused = opening == ros::Opening::kRefused;
+    failovers_.Add({{"outcome", refused ? "refused" : "resumed"}}).Increment();
+  }
   void on_registered_bytes(ros::HandleName name, uint64_t bytes) override {
     const std::lock_guard lock(mutex_);
     const std::tuple key(std::string(name.model), std::string(name.replica), name.shard.value);
@@ -137,6 +144,7 @@ class Metrics::HandleMetrics final : public ros::HandleObserver {
   CounterFamily& fences_;
   CounterFamily& server_lost_;
   prometheus::Gauge& offloads_;
+  CounterFamily& failovers_;
   prometheus::Gauge& registered_;
   GaugeFamily& held_;
   std::mutex mutex_;

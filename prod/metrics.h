@@ -12,6 +12,7 @@
 //   weightlane_fences_total                         counter    readers cut off at the drain's end
 //   weightlane_server_lost_total                    counter
 //   weightlane_offload_bytes                        gauge      kept for others; 0 when nothing is
+//   weightlane_server_failovers_total{outcome}      counter    resumed, or refused: handed back
 //   weightlane_registered_bytes                     gauge      of all handles; 0 when all is
 //   returned weightlane_held_version{model,replica,shard}    gauge      gone when nothing is held
 //

@@ -17,6 +17,8 @@ constexpr size_t kTextLimit = 4096;       // bytes of an endpoint or node
 constexpr uint32_t kShardsLimit = 65536;  // shards of a replica
 constexpr size_t kRetainLimit = 1024;     // versions that one handle names
 constexpr int64_t kGapHeartbeats = 3;     // a server that did not run for so long was paused itself
+// Assignments of two servers must not share a number: a reader may tell either of its end.
+constexpr unsigned kAssignmentBits = 24;
 
 net::Failure failure(ErrorCode code, std::string message) {
   net::Failure f;
@@ -62,7 +64,9 @@ Directory::Directory(ServerOptions options, BootId boot, Nanos now, ServerObserv
       boot_(boot),
       observer_(observer),
       last_tick_(now),
-      next_deadline_(kForever) {
+      knows_everyone_at_(now + options.lease),
+      next_deadline_(kForever),
+      next_assignment_(boot.value << kAssignmentBits | 1) {
   WL_ASSERT(observer_ != nullptr);
 }
 
@@ -79,6 +83,8 @@ net::Response Directory::apply(const net::Request& request, Nanos now) {
     response.body = wait(*wait_request);
   } else if (const auto* rewind_request = std::get_if<net::RewindRequest>(&request.body)) {
     response.body = rewind(*rewind_request);
+  } else if (std::holds_alternative<net::PingRequest>(request.body)) {
+    // Accepted: somebody is here.
   } else if (const auto* open_request = std::get_if<net::OpenRequest>(&request.body)) {
     response.body = open(request, *open_request, now);
   } else if (auto found = clients_.find(who); found == clients_.end()) {
@@ -144,10 +150,10 @@ net::ResponseBody Directory::open(const net::Request& request, const net::OpenRe
     Client& client = known->second;
     if (request.header.session > client.session) client.session = request.header.session;
     client.last_heard = now;
-    return net::OpenedResponse{
-        {client.last_call.value + 1}, options_.heartbeat, options_.lease, options_.drain};
+    return opened(client);
   }
 
+  adopt_offload(open, now);
   if (Result<Done> wanted = check_offload(open); !wanted)
     return failure(wanted.error().code, wanted.error().message);
   auto [place, fresh] = groups_.try_emplace({open.model, open.replica});
@@ -161,6 +167,8 @@ net::ResponseBody Directory::open(const net::Request& request, const net::OpenRe
     group.layouts.resize(open.num_shards);
     group.offload = open.offload;
     if (open.offload != 0) group.beside = offloads_.at(open.offload).keeper;
+    group.seen.resize(open.num_shards);
+    group.lineage = boot_.value + group.id;
   }
   if (group.offload != open.offload)
     return failure(ErrorCode::kInvalidArgument,
@@ -179,7 +187,10 @@ net::ResponseBody Directory::open(const net::Request& request, const net::OpenRe
     return failure(ErrorCode::kInvalidArgument, "replica " + group.name() +
                                                     " is open in datacenter '" + group.datacenter +
                                                     "', not '" + open.datacenter + "'");
-  if (const Client* holder = group.members[open.shard.value]) {
+  const Client* holder = group.members[open.shard.value];
+  const bool same_handle = holder != nullptr && open.handle != 0 && holder->handle == open.handle;
+  if (same_handle && open.opening <= holder->opening) return unknown_incarnation();  // late
+  if (holder != nullptr && !same_handle) {
     observer_->on_probe(probes::kOpenOccupied);
     net::Failure occupied =
         failure(ErrorCode::kAlreadyOpen, "shard " + std::to_string(open.shard.value) + " of " +
@@ -190,6 +201,13 @@ net::ResponseBody Directory::open(const net::Request& request, const net::OpenRe
     return occupied;
   }
 
+  std::optional<Client> before;
+  if (same_handle) {
+    before = *holder;
+    buried_[holder->incarnation.value] = now + options_.lease * 2;
+    woken_.push_back(holder->incarnation);
+    clients_.erase(holder->incarnation.value);
+  }
   Client& client = clients_[who];
   client.incarnation = request.header.incarnation;
   client.group = &group;
@@ -202,18 +220,20 @@ net::ResponseBody Directory::open(const net::Request& request, const net::OpenRe
   client.session = request.header.session;
   client.last_sequence = request.header.sequence;
   client.last_heard = now;
-  client.last_call = {WL_BUG(kNumberingRestarts) ? 0 : group.poisoned_upto};
   group.spot = group.spot || open.spot;
+  client.handle = open.handle;
+  client.opening = open.opening;
   group.members[open.shard.value] = &client;
+  join(client, std::move(before), open, now);
   note_deadline(now + options_.heartbeat);
-  return net::OpenedResponse{
-      {client.last_call.value + 1}, options_.heartbeat, options_.lease, options_.drain};
+  return opened(client);
 }
 
 net::ResponseBody Directory::poll(Client& client, const net::PollRequest& poll) {
   while (!client.mailbox.empty() && client.mailbox.front().number <= poll.acknowledged)
     client.mailbox.pop_front();
   client.sealed_bytes = poll.sealed_bytes;
+  note_homesick(client, poll.homesick);
   net::EventsResponse response;
   response.events.assign(client.mailbox.begin(), client.mailbox.end());
   return response;
@@ -222,8 +242,10 @@ net::ResponseBody Directory::poll(Client& client, const net::PollRequest& poll) 
 net::ResponseBody Directory::release(Client& client, const net::ReleaseRequest& release,
                                      Nanos now) {
   auto found = assignments_.find(release.assignment.value);
-  if (found == assignments_.end())
-    return net::AcceptedResponse{};  // repeated, or its publication is long gone
+  if (found == assignments_.end()) {  // repeated, long gone, or of another server
+    release_foreign(client, release, now);
+    return net::AcceptedResponse{};
+  }
   Assignment& assignment = found->second;
   if (assignment.reader->group != client.group || assignment.shard != client.shard)
     return failure(
@@ -336,6 +358,7 @@ void Directory::expire_leases(Nanos now) {
     // This process was paused, so silence proves nothing about the clients.
     observer_->on_probe(probes::kTimeGap);
     leases_since_ = now;
+    knows_everyone_at_ = now + options_.lease;
   }
   last_tick_ = now;
   bool found = true;

@@ -22,6 +22,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -52,9 +53,10 @@ struct ShardHolding {
   bool complete = false;  // published, or sealed to the end
   bool drained = false;   // its readers have left a hidden publication; the client was told
   bool needs_source = false;
-  AssignmentId reading;        // as a reader
-  uint64_t avoid = 0;          // group id of the source that failed last
-  Nanos retry_at;              // not the avoided source before this
+  AssignmentId reading;  // as a reader; one that is not in the table is of another server (P9)
+  std::string upstream;  // then: from which replica
+  uint64_t avoid = 0;    // group id of the source that failed last
+  Nanos retry_at;        // not the avoided source before this
   uint32_t failures_here = 0;  // of sources in its own datacenter, in this attempt
 };
 
@@ -96,8 +98,9 @@ struct Offload {
   std::string replica;  // the name of its own group
   uint32_t num_shards = 0;
   net::Content content;
-  uint64_t keeper = 0;  // id of the group whose processes keep it
-  Nanos deadline;       // for being whole
+  uint64_t keeper = 0;   // id of the group whose processes keep it
+  Nanos deadline;        // for being whole
+  bool adopted = false;  // another server asked for it
 };
 
 struct ShardCall {
@@ -155,6 +158,12 @@ struct Client {
   uint64_t withdraw_sequence = 0;  // of that request
   bool gone = false;               // it was let go: it retains nothing any more
   std::deque<net::Event> mailbox;  // not yet acknowledged
+  uint64_t handle = 0;             // which handle, through all its openings; 0: opens once
+  uint64_t opening = 0;
+  bool fresh = true;       // it had nothing to announce
+  bool refused = false;    // what it announced did not fit
+  bool homesick = false;   // it reaches a server before this one in its list
+  bool sent_back = false;  // and has been told to go there
 };
 
 // A replica.
@@ -175,6 +184,11 @@ struct Group {
   // and Timeout).
   uint64_t poisoned_upto = 0;
   Error poison;
+  // After a failover (directory_announce.cc).
+  uint64_t lineage = 0;     // of its numbers
+  bool adopted = false;     // its numbers began at another server
+  uint64_t gone_below = 0;  // what calls before this one began is held no more
+  std::vector<bool> seen;   // shards that were members here at some time
 
   std::string name() const { return model + "/" + replica; }
 };
@@ -196,6 +210,11 @@ class Directory {
   bool has_events(Incarnation incarnation) const;
   // Clients whose mailbox grew, or which were evicted or superseded, since the last call.
   std::vector<Incarnation> take_woken() { return std::exchange(woken_, {}); }
+
+  Generation generation_of(const std::string& model) const;
+  // False for one lease after this server began, or woke from a pause: who has not spoken yet may
+  // still come and announce what he holds, so no negative answer is given (unavailable, last copy).
+  bool knows_everyone(Nanos now) const { return now >= knows_everyone_at_; }
 
   // For observers and checkers.
   const ServerOptions& options() const { return options_; }
@@ -255,7 +274,26 @@ class Directory {
   void review_offloads(Nanos now);
   bool review_withdrawals(Group& group, Nanos now);
   bool withdrawing(const Group& group) const;
-  Generation generation_of(const std::string& model) const;
+
+  // Announcements (directory_announce.cc).
+  net::OpenedResponse opened(const Client& client) const;
+  bool fits(const Group& group, const Client* before, const net::OpenRequest& open);
+  bool fits_calls(const Group& group, const Client* before, ShardIndex shard,
+                  const net::Announcement& announced) const;
+  bool fits_holding(const Group& group, ShardIndex shard, const net::Announcement& announced);
+  void join(Client& client, std::optional<Client> before, const net::OpenRequest& open, Nanos now);
+  void refuse(Client& client, const net::Announcement& announced, Nanos now);
+  void adopt(Client& client, const net::Announcement& announced, Nanos now);
+  void adopt_calls(Client& client, const net::Announcement& announced, Nanos now);
+  void adopt_holding(Client& client, const net::Announcement& announced, Nanos now);
+  void adopt_reading(Publication& reader, ShardIndex shard);
+  void drop_unannounced(Client& client, const net::Announcement& announced, Nanos now);
+  void drop_reading(ShardHolding& holding, Nanos now);
+  void adopt_offload(const net::OpenRequest& open, Nanos now);
+  ContentEntry* find_content(const std::string& model, net::Content content);
+  ContentEntry& add_content(Group& group, net::Content content);
+  void release_foreign(Client& client, const net::ReleaseRequest& release, Nanos now);
+  void note_homesick(Client& client, bool homesick);
 
   // Calls (directory_calls.cc).
   void make_publish(Client& client, GroupCall& call, const net::GroupCallRequest& request,
@@ -289,6 +327,9 @@ class Directory {
   void abandon(Assignment& assignment, const std::string& why);
   void commit_if_complete(Publication& publication, Nanos now);
   void lose_member(Client& client, const std::string& why, Nanos now);
+  void lose_shard(Group& group, ShardIndex shard, const std::string& message, Nanos now);
+  void give_up_shard(Publication& publication, ShardIndex shard, const std::string& message,
+                     Nanos now);
   bool all_shards_beyond(const Group& group, CallNumber number) const;
 
   void send(Client& client, net::EventBody body);
@@ -306,10 +347,11 @@ class Directory {
   ServerObserver* observer_;
   Nanos last_tick_;
   Nanos leases_since_{0};  // silence before that proves nothing: this process did not run
+  Nanos knows_everyone_at_;
   Nanos next_deadline_;
   uint64_t next_group_ = 1;
   uint64_t next_content_ = 1;
-  uint64_t next_assignment_ = 1;
+  uint64_t next_assignment_;
   uint64_t next_queue_place_ = 1;
   uint64_t choices_ = 0;  // of the scheduler
   uint64_t next_seed_ = 1;

@@ -280,6 +280,10 @@ Error Directory::explain_timeout(const Group& group, const GroupCall& call) cons
             what +
                 "every holder was busy with another reader, or is in another datacenter "
                 "and the version was on its way into this one"};
+  if (!knows_everyone(last_tick_) && !WL_BUG(kNegativeAtOnce)) {
+    observer_->on_probe(probes::kTooYoungToKnow);
+    return {ErrorCode::kTimeout, what + "nobody has announced it to this server, which is new"};
+  }
   return {ErrorCode::kVersionUnavailable,
           what + "nobody holds it; versions held: " + (held.empty() ? "none" : held)};
 }

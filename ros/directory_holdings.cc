@@ -49,9 +49,15 @@ ContentEntry& Directory::content_for_publish(Group& group, VersionId version) {
     }
   }
   if (existed) observer_->on_probe(probes::kContentRenewed);
+  const ContentId id{mix(boot_.value + next_content_)};
+  return add_content(group, net::Content{generation, version, id});
+}
+
+ContentEntry& Directory::add_content(Group& group, net::Content content) {
   const uint64_t order = next_content_++;
-  ContentEntry& entry = contents_[{group.model, generation.value, version.value, order}];
-  entry.content = net::Content{generation, version, {mix(boot_.value + order)}};
+  ContentEntry& entry =
+      contents_[{group.model, content.generation.value, content.version.value, order}];
+  entry.content = content;
   entry.model = group.model;
   entry.first_publisher = group.replica;
   entry.layouts.resize(group.num_shards);
@@ -92,7 +98,10 @@ void Directory::commit_if_complete(Publication& publication, Nanos now) {
   if (!publication.receiving) return;
   observer_->on_probe(probes::kCommitted);
   auto call = group.calls.find(publication.number.value);
-  WL_ASSERT(call != group.calls.end());
+  // An announced one may be whole before all have told, or made again, the call that it belongs to.
+  if (call == group.calls.end() || call->second.decided ||
+      call->second.made < call->second.shards.size())
+    return;
   call->second.receiving = nullptr;
   net::DecidedEvent decision{
       publication.number, true, publication.content->content, ErrorCode::kInvalidArgument, {}};
@@ -213,17 +222,15 @@ void Directory::lose_member(Client& client, const std::string& why, Nanos now) {
   buried_[client.incarnation.value] = now + options_.lease * 2;
   woken_.push_back(client.incarnation);
   clients_.erase(client.incarnation.value);
+  lose_shard(group, shard, message, now);
+}
 
+void Directory::lose_shard(Group& group, ShardIndex shard, const std::string& message, Nanos now) {
   std::vector<Publication*> all;
   for (auto& [number, publication] : group.publications) all.push_back(publication.get());
   for (Publication* publication : all) {
     hide(*publication, true, message, now);
-    ShardHolding& holding = publication->shards[shard.value];
-    holding.drained = true;  // nobody is left to be told
-    for (Assignment* assignment : publication->outgoing)
-      if (assignment->shard == shard && !WL_BUG(kEvictionSilent)) abandon(*assignment, message);
-    if (auto reading = assignments_.find(holding.reading.value); reading != assignments_.end())
-      drop_assignment(reading->second, now);
+    give_up_shard(*publication, shard, message, now);
   }
   const bool alone = std::all_of(group.members.begin(), group.members.end(),
                                  [](const Client* m) { return m == nullptr; });
@@ -233,6 +240,16 @@ void Directory::lose_member(Client& client, const std::string& why, Nanos now) {
   } else {
     poison(group, ErrorCode::kReplicaLost, message, now);
   }
+}
+
+// What this shard has of a hidden publication is gone, and so are its readers' hopes and its own.
+void Directory::give_up_shard(Publication& publication, ShardIndex shard,
+                              const std::string& message, Nanos now) {
+  ShardHolding& holding = publication.shards[shard.value];
+  holding.drained = true;  // nobody is left to be told
+  for (Assignment* assignment : publication.outgoing)
+    if (assignment->shard == shard && !WL_BUG(kEvictionSilent)) abandon(*assignment, message);
+  drop_reading(holding, now);
 }
 
 }  // namespace weightlane::ros

@@ -428,6 +428,10 @@ void Directory::review_offloads(Nanos now) {
     const Offload& offload = found->second;
     const Group* group = group_of_offload(offload);
     const bool whole = whole_of(group) != nullptr;
+    if (offload.adopted && !knows_everyone(now)) {
+      note_deadline(knows_everyone_at_);
+      continue;
+    }
     if (!whole && group != nullptr && offload_broken(*group)) {
       observer_->on_probe(probes::kOffloadBroken);
       fail_offload(token, "a process that was to keep it was lost");

@@ -1,5 +1,7 @@
 // The jobs of a HandleCore: what each call of a ShardHandle does, from its check of the state to
 // its answer.
+#include <algorithm>
+
 #include "ros/handle_core.h"
 #include "ros/planted_bugs.h"
 #include "ros/probes.h"
@@ -84,6 +86,7 @@ flow::Task<Result<Done>> HandleCore::deregister_now() {
 }
 
 flow::Task<void> HandleCore::do_unregister(HandleCore* self, Job<Done> done) {
+  co_await self->session_.settled();
   Result<Done> result = Done{};
   if (self->state_ == HandleState::kPublished)
     result = co_await self->unpublish_now();
@@ -104,11 +107,11 @@ void HandleCore::start_call(net::CallKind kind, net::VersionSpec version, Nanos 
   call_.number = {next_call_++};
   call_.kind = kind;
   call_.started = runtime().now();
-  net::GroupCallRequest request{call_.number, kind, version, timeout, {}};
-  if (kind != net::CallKind::kUnpublish) request.layout = layout_->summary();
+  call_.request = {call_.number, kind, version, timeout, {}};
+  if (kind != net::CallKind::kUnpublish) call_.request.layout = layout_->summary();
   if (environment_.observer != nullptr)
     environment_.observer->on_call_started(name(), call_.number, kind);
-  session_.post(std::move(request));
+  session_.post(call_.request);
 }
 
 void HandleCore::end_call(bool ok, ErrorCode code, net::Content content) {
@@ -118,16 +121,22 @@ void HandleCore::end_call(bool ok, ErrorCode code, net::Content content) {
   if (environment_.observer != nullptr)
     environment_.observer->on_call_ended(name(), call_.number, call_.kind, ok, code, content,
                                          elapsed);
+  remember(ok, code, content);
   call_ = {};
 }
 
 flow::Task<void> HandleCore::wait_for_server(bool wake_for_assignment) {
-  while (session_open() && !call_.decided.has_value() &&
-         !(wake_for_assignment && call_.assigned.has_value()))
-    co_await changed_.wait();
+  while (!session_.ended() && !call_.decided.has_value() &&
+         !(wake_for_assignment && call_.assigned.has_value())) {
+    const Nanos heard = std::max(session_.last_answer(), call_.started);
+    const Nanos lost_at = deadline_after(heard, options_.timing.server_lost);
+    if (runtime().now() >= lost_at) session_.give_up();
+    if (!session_.ended()) co_await changed_.wait_until(lost_at);
+  }
 }
 
 flow::Task<void> HandleCore::do_publish(HandleCore* self, VersionId version, Job<Done> done) {
+  co_await self->session_.settled();
   if (std::optional<Error> loss = self->take_loss()) {
     done.set(*loss);
     co_return;
@@ -138,7 +147,10 @@ flow::Task<void> HandleCore::do_publish(HandleCore* self, VersionId version, Job
   }
   // Valid before the server can send readers here, which may be before its answer comes.
   net::VersionSpec exact{net::VersionKind::kExact, version, 0};
-  self->held_ = Held{{self->next_call_}, net::Content{{}, version, {}}, false};
+  self->held_ = Held{};
+  self->held_->number = {self->next_call_};
+  self->held_->content = net::Content{{}, version, {}};
+  self->held_->whole = true;
   self->state_ = HandleState::kPublished;
   const Stamp stamp = self->new_stamp();
   self->set_stamp(stamp, self->held_->content, self->layout_->summary().bytes);
@@ -169,6 +181,7 @@ flow::Task<void> HandleCore::do_publish(HandleCore* self, VersionId version, Job
 }
 
 flow::Task<void> HandleCore::do_unpublish(HandleCore* self, Job<Done> done) {
+  co_await self->session_.settled();
   if (std::optional<Error> loss = self->take_loss()) {
     done.set(*loss);
     co_return;
@@ -201,6 +214,7 @@ flow::Task<Result<Done>> HandleCore::unpublish_now() {
 flow::Task<void> HandleCore::do_receive(HandleCore* self, net::CallKind kind,
                                         net::VersionSpec version, Nanos timeout,
                                         Job<std::optional<VersionId>> done) {
+  co_await self->session_.settled();
   if (std::optional<Error> loss = self->take_loss()) {
     done.set(*loss);
     co_return;
@@ -225,7 +239,7 @@ flow::Task<Result<std::optional<VersionId>>> HandleCore::receive_now(net::CallKi
   std::optional<Nanos> memory_unusable_since;
   while (true) {
     co_await wait_for_server(true);
-    if (call_.decided.has_value() || !session_open()) break;
+    if (call_.decided.has_value() || session_.ended()) break;
     const net::AssignedEvent assigned = *std::exchange(call_.assigned, std::nullopt);
     if (!memory_unusable_since.has_value()) memory_unusable_since = runtime().now();
     co_await take_up(assigned);
@@ -262,6 +276,14 @@ flow::Task<Result<std::optional<VersionId>>> HandleCore::receive_now(net::CallKi
     end_call(true, ErrorCode::kInvalidArgument, {});
     co_return std::optional<VersionId>{};
   }
+  if (!held_.has_value() || !held_->whole || held_->content != decided.content) {
+    // A server that says so of a shard that has not sealed it is mistaken.
+    session_.post(net::AbortRequest{call_.number, ErrorCode::kReplicaLost, "not sealed here"});
+    co_await hand_back();
+    const Error lost{ErrorCode::kReplicaLost, describe() + ": decided, but not sealed here"};
+    end_call(false, lost.code, {});
+    co_return lost;
+  }
   state_ = HandleState::kPublished;
   rewound_ = decided.rewound;
   end_call(true, ErrorCode::kInvalidArgument, decided.content);
@@ -271,6 +293,7 @@ flow::Task<Result<std::optional<VersionId>>> HandleCore::receive_now(net::CallKi
 // One assignment, to its Release.
 flow::Task<void> HandleCore::take_up(net::AssignedEvent assigned) {
   flow::Runtime& rt = runtime();
+  call_.begun = true;
   if (held_.has_value() && held_->number != call_.number) {
     // An update's own old version. While its readers leave, the new source may be withdrawn: it
     // waits in call_.assigned.
@@ -279,7 +302,7 @@ flow::Task<void> HandleCore::take_up(net::AssignedEvent assigned) {
     if (!call_.assigned.has_value() || call_.decided.has_value()) co_return;
     assigned = *std::exchange(call_.assigned, std::nullopt);
   }
-  if (!session_open()) co_return;
+  if (session_.ended()) co_return;
   if (held_.has_value())
     ++reroutes_;
   else
@@ -308,6 +331,7 @@ flow::Task<void> HandleCore::take_up(net::AssignedEvent assigned) {
     poison_ = Error{
         ErrorCode::kDestinationPoisoned,
         describe() + ": " + outcome.reason + "; its memory must not be used, restart the process"};
+  if (outcome.kind == net::ReleaseKind::kComplete) held_->whole = true;
   if (outcome.corrupt)
     session_.post(net::AbortRequest{call_.number, ErrorCode::kCorrupt, outcome.reason});
   session_.post(net::ReleaseRequest{assigned.assignment, outcome.kind, receiving_.sealed_bytes,
@@ -318,7 +342,10 @@ void HandleCore::begin_receiving(const net::AssignedEvent& assigned) {
   receiving_ = {};
   receiving_.content = assigned.content;
   if (options_.timing.checksums) receiving_.checksums.resize(layout_->slices().size());
-  held_ = Held{call_.number, assigned.content, false};
+  held_ = Held{};
+  held_->number = call_.number;
+  held_->content = assigned.content;
+  held_->receiving = true;
   state_ = HandleState::kReceiving;
   const Stamp stamp = new_stamp();
   set_stamp(stamp, assigned.content, 0);

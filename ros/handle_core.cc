@@ -25,8 +25,7 @@ HandleCore::HandleCore(Environment environment, OpenOptions options)
       options_(std::move(options)),
       changed_(*environment.runtime),
       source_(environment, handle_text(options_)),
-      session_(environment, options_.servers.empty() ? std::string() : options_.servers.front(),
-               options_.timing, this),
+      session_(environment, options_.servers, options_.timing, this),
       tasks_(*environment.runtime) {}
 
 HandleCore::~HandleCore() {
@@ -62,10 +61,8 @@ flow::Task<Result<Done>> HandleCore::open(Nanos deadline) {
   landing_ = *landing;
   Result<net::OpenedResponse> opened = co_await session_.open(open_request(), deadline);
   if (!opened) co_return opened.error();
-  source_.set_incarnation(session_.incarnation());
   next_call_ = opened->next_call.value;
-  lease_ = opened->lease;
-  drain_ = opened->drain;
+  this->opened(*opened, Opening::kFirst);
   state_ = HandleState::kOpen;
   tasks_.spawn(work(this), "handle.work");
   co_return Done{};
@@ -73,9 +70,11 @@ flow::Task<Result<Done>> HandleCore::open(Nanos deadline) {
 
 flow::Task<void> HandleCore::work(HandleCore* self) {
   while (true) {
-    if (!self->session_open() && self->state_ != HandleState::kPoisoned &&
+    if (self->session_.ended() && self->state_ != HandleState::kPoisoned &&
         self->state_ != HandleState::kClosed) {
       co_await self->recover();
+    } else if (self->surrender_) {
+      co_await self->surrender();
     } else if (!self->jobs_.empty()) {
       flow::Task<void> job = std::move(self->jobs_.front());
       self->jobs_.pop_front();
@@ -207,28 +206,34 @@ void HandleCore::set_stamp(Stamp stamp, net::Content content, uint64_t proven) {
     source_.show(stamp, content, proven);
 }
 
+// The server tells when the readers have left. Those that it does not know of, because another
+// server sent them, or because it knows nothing of what is held here, can only be seen.
+bool HandleCore::drains() const {
+  const bool told = session_open() && held_->known;
+  if (told && !held_->drained) return true;
+  return (!told || held_->moved) && source_.connected_readers() > 0;
+}
+
 // Returns when the memory is the application's: no READ executed from now on can be accepted by
 // anyone.
 flow::Task<void> HandleCore::hand_back() {
   if (!held_.has_value()) co_return;
   flow::Runtime& rt = runtime();
+  held_->leaving = true;
   const Nanos deadline = WL_BUG(kDrainForever) ? kForever : deadline_after(rt.now(), drain_);
   if (!WL_BUG(kNoDrain)) {
-    while (!held_->drained) {
-      // The server tells when the readers have left. Without one, those that can be seen are let
-      // finish; an evicted shard's readers have been sent elsewhere by it.
+    while (drains()) {
       Nanos until = deadline;
-      if (!session_open()) {
-        const bool lost = session_.state() == ServerSession::State::kServerLost;
-        if (!lost || source_.connected_readers() == 0) break;
-        rt.probe(probes::kDrainedAlone);
+      const bool told = session_open() && held_->known && !held_->drained;
+      if (!told) {
+        rt.probe(session_open() ? probes::kForeignReaders : probes::kDrainedAlone);
         const Nanos look = rt.now() + kLookAtReaders;
         if (look < until) until = look;
       }
       const bool notified = co_await changed_.wait_until(until);
       if (!notified && rt.now() >= deadline) break;
     }
-    if (!held_->drained && source_.connected_readers() > 0) {
+    if (source_.connected_readers() > 0 && drains()) {
       rt.probe(probes::kFenced);
       if (environment_.observer != nullptr) environment_.observer->on_fenced(name());
     }
@@ -276,36 +281,19 @@ void HandleCore::poison(Error why) {
   state_ = HandleState::kPoisoned;
 }
 
-// The server let this shard go. The memory is taken back; after an eviction the shard opens again
-// as a new incarnation, and the next call learns of the loss (the others of the replica learn it
-// from theirs).
+// No server is left to talk to: the memory is taken back, and only close() remains.
 flow::Task<void> HandleCore::recover() {
-  flow::Runtime& rt = runtime();
-  const bool evicted = session_.state() == ServerSession::State::kEvicted;
+  const bool superseded = session_.state() == ServerSession::State::kSuperseded;
   const std::string why = session_.why_ended();
-  if (!WL_BUG(kEvictedKeeps) || !evicted) co_await hand_back();
-  if (!evicted) {
+  runtime().probe(superseded ? probes::kSuperseded : probes::kReopenFailed);
+  co_await hand_back();
+  if (superseded) {
+    poison(Error{ErrorCode::kSuperseded,
+                 describe() + ": another process has opened this shard meanwhile"});
+  } else {
     poison(Error{ErrorCode::kServerLost,
                  describe() + ": " + why + "; close this handle and open again"});
-    co_return;
   }
-  rt.probe(probes::kReopened);
-  const Nanos deadline = deadline_after(rt.now(), options_.timing.server_lost);
-  Result<net::OpenedResponse> opened = co_await session_.open(open_request(), deadline);
-  if (!opened) {
-    const bool superseded = opened.error().code == ErrorCode::kAlreadyOpen;
-    rt.probe(superseded ? probes::kSuperseded : probes::kReopenFailed);
-    if (superseded)
-      poison(Error{ErrorCode::kSuperseded,
-                   describe() + ": another process has opened this shard meanwhile"});
-    else
-      poison(Error{ErrorCode::kServerLost, describe() + ": " + opened.error().message});
-    co_return;
-  }
-  source_.set_incarnation(session_.incarnation());
-  next_call_ = opened->next_call.value;
-  if (WL_BUG(kLossUntold)) co_return;
-  loss_ = Error{ErrorCode::kReplicaLost, describe() + ": " + why + "; what it held is handed back"};
 }
 
 std::optional<Error> HandleCore::take_loss() {
@@ -371,6 +359,7 @@ void HandleCore::give_up(std::string why) {
   const bool receives =
       call_.kind == net::CallKind::kReplicate || call_.kind == net::CallKind::kUpdate;
   if (call_.number.value == 0 || !receives || call_.decided.has_value()) return;
+  call_.given_up = why;  // told again where it has not been heard
   session_.post(net::AbortRequest{call_.number, ErrorCode::kReplicaLost, std::move(why)});
 }
 

@@ -7,6 +7,10 @@
 //
 // Who gives memory back: hand_back(), and nobody else. Order: drain (bounded), stamp 0, queue pairs
 // destroyed, helper threads out of the memory (P2).
+//
+// When the session changes its server, transfers and calls under way go on: what is held, done and
+// waited for is written into an Announcement (handle_failover.cc), and the new server goes on from
+// there, or refuses: then the memory is handed back and the next call learns of the loss (P9).
 #pragma once
 
 #include <deque>
@@ -54,6 +58,7 @@ class HandleCore final : public SessionListener {
   uint64_t registered_bytes() const { return registered_bytes_; }
   CallNumber next_call() const { return {next_call_}; }
   bool rewound() const { return rewound_; }
+  uint64_t lineage() const { return lineage_; }
   flow::Runtime& runtime() const { return *environment_.runtime; }
 
  private:
@@ -62,12 +67,20 @@ class HandleCore final : public SessionListener {
     CallNumber number;
     net::Content content;
     bool drained = false;
+    bool receiving = false;
+    bool whole = false;    // published, or sealed to the end and verified
+    bool leaving = false;  // hand_back() is under way
+    bool known = true;     // the server that is asked now has been told of it
+    bool moved = false;    // readers of an earlier server may be about
   };
   // What the server said about the call under way.
   struct CallNotes {
     CallNumber number;  // 0: no call
     net::CallKind kind = net::CallKind::kPublish;
+    net::GroupCallRequest request;
     Nanos started{0};
+    bool begun = false;                   // an assignment was taken up
+    std::optional<std::string> given_up;  // by its caller, in these words
     std::optional<net::DecidedEvent> decided;
     std::optional<net::AssignedEvent> assigned;  // not taken up yet
   };
@@ -76,7 +89,10 @@ class HandleCore final : public SessionListener {
 
   void on_event(const net::Event& event) override;
   void on_rejected(const net::RequestBody& body, const net::Failure& failure) override;
+  void on_left(const std::string& why) override;
   void on_session_ended() override;
+  net::Announcement announcement() override;
+  void on_reopened(const net::OpenedResponse& opened) override;
   uint64_t sealed_bytes() const override {
     return source_.stamp().value != 0 ? source_.proven() : 0;
   }
@@ -88,6 +104,7 @@ class HandleCore final : public SessionListener {
   void on(const net::OffloadEvent& event);
   void on(const net::DropEvent& event);
   void on(const net::WithdrawnEvent& event);
+  void on(const net::MoveEvent&) {}  // the session's
 
   void enqueue(flow::Task<void> job) {
     jobs_.push_back(std::move(job));
@@ -123,13 +140,19 @@ class HandleCore final : public SessionListener {
 
   void start_call(net::CallKind kind, net::VersionSpec version, Nanos timeout);
   void end_call(bool ok, ErrorCode code, net::Content content);
+  void opened(const net::OpenedResponse& response, Opening opening);
+  // Notes a call's end for servers that will not have been there.
+  void remember(bool ok, ErrorCode code, net::Content content);
   // The error of a call whose session has ended, or of a loss that nobody has been told of yet.
   std::optional<Error> take_loss();
   Error wrong_state(const char* call) const;
   bool session_open() const { return session_.state() == ServerSession::State::kOpen; }
 
   flow::Task<void> hand_back();
+  // Whether readers may still be about whose leaving a source waits for.
+  bool drains() const;
   flow::Task<void> recover();
+  flow::Task<void> surrender();
   void poison(Error why);
   void stop_reader(net::ReleaseKind kind, bool only_if_unopened);
   Stamp new_stamp();  // of a publication or a receive attempt; never the same twice
@@ -144,8 +167,11 @@ class HandleCore final : public SessionListener {
   Nanos lease_{0};
   Nanos drain_{0};
   uint64_t next_call_ = 1;
+  uint64_t lineage_ = 0;
   CallNotes call_;
   std::optional<Held> held_;
+  std::deque<net::DoneCall> done_;  // the newest calls, up to the one before next_call_
+  bool surrender_ = false;          // a server has refused what is held
   std::optional<Error>
       loss_;  // to be told by the next call: the replica lost a member or this shard its place
   std::optional<Error> poison_;                   // why only close() is left

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "flow/result.h"
+#include "net/hello.h"
 #include "net/messages.h"
 #include "ros/shard_handle.h"
 

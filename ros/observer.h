@@ -17,6 +17,9 @@ struct HandleName {
   ShardIndex shard;
 };
 
+// kRefused: opened again, but what it held did not fit and goes back to the application.
+enum class Opening : uint8_t { kFirst, kAgain, kRefused };
+
 class HandleObserver {
  public:
   virtual ~HandleObserver() = default;
@@ -40,6 +43,9 @@ class HandleObserver {
   virtual void on_server_lost(HandleName) {}
   // An offload of this process got its memory (length 0: gave it back); `all` bytes are taken now.
   virtual void on_offload(HandleName, net::MemoryRange, uint64_t /*all*/) {}
+  // A server has taken this handle: its first, or another one, or another life of it.
+  virtual void on_server_left(HandleName, std::string_view /*why*/) {}
+  virtual void on_opened(HandleName, std::string_view /*server*/, uint64_t /*lineage*/, Opening) {}
 };
 
 class Directory;

@@ -30,8 +30,9 @@ struct HandleOptions {
       20);  // for a queue pair to be drained and destroyed; then the destination is poisoned
   Nanos rpc_retry_first = millis(50);  // doubling
   Nanos rpc_retry_max = seconds(1);
-  Nanos rpc_attempt = seconds(3);   // one request, beyond the time a Poll may be held
-  Nanos server_lost = seconds(15);  // no answer from the server for so long: ServerLost
+  Nanos rpc_attempt = seconds(3);    // one request, beyond the time a Poll may be held
+  Nanos server_silent = seconds(2);  // no answer for so long: the next server of the list is asked
+  Nanos server_lost = seconds(15);   // none of the list answers for so long: calls end: ServerLost
   Nanos progress_poll =
       micros(200);  // first pause between looks at a source that has nothing new, doubling
   Nanos progress_poll_max = millis(20);

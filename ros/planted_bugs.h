@@ -49,28 +49,37 @@ enum class PlantedBug : uint8_t {
   kGenerationIgnored,   // after a rewind, versions of the old generation are the latest
   kSealAtCompletion,    // a look seals what had completed when it completes, not when it was posted
   kStampFromLook,  // the reader trusts the stamp that its first look shows, not the one it was told
-  kReadBeyondProven,   // data is read before the look that proves it (R4)
-  kProvenKept,         // a new publication leaves the old progress in the block
-  kStampReused,        // a handle gives all its publications one stamp
-  kConnectStale,       // a source lets readers in that want another content
-  kDrainForever,       // a source waits for its readers without a deadline
-  kPoisonIgnored,      // a queue pair that cannot be destroyed is forgotten (R6)
-  kDigestIgnored,      // checksums are read and not compared
-  kLossUntold,         // after an eviction the next call does not hear of what was lost
-  kEvictedKeeps,       // an evicted shard goes on with the memory it served
-  kNumberingRestarts,  // who opens again begins with call 1
-  kMismatchAllowed,    // shards that ask for different versions get the one of the first
-  kMissingForever,     // a group waits for its missing shard without a deadline
-  kLeaseIgnored,       // silent clients are never let go
-  kUnpublishShown,     // an unpublished version is not hidden
-  kNextCallSpared,     // a failure that some shards did not see does not poison their next call
-  kNeverForgotten,     // the server keeps every publication
-  kRegionLeaked,       // unregister leaves one region registered
-  kTwoSeeders,          // a version is carried into a datacenter by several at once
-  kLocalReaderGoesFar,  // a reader goes to another datacenter though a copy is near
-  kNewestDropped,       // the last copy of a datacenter's newest version goes for a seed
-  kSeedLockKept,        // a seeder that failed keeps its place
-  kReplicateSkips,      // replicate answers like update while a version is arriving
+  kReadBeyondProven,     // data is read before the look that proves it (R4)
+  kProvenKept,           // a new publication leaves the old progress in the block
+  kStampReused,          // a handle gives all its publications one stamp
+  kConnectStale,         // a source lets readers in that want another content
+  kDrainForever,         // a source waits for its readers without a deadline
+  kPoisonIgnored,        // a queue pair that cannot be destroyed is forgotten (R6)
+  kDigestIgnored,        // checksums are read and not compared
+  kLossUntold,           // after an eviction the next call does not hear of what was lost
+  kEvictedKeeps,         // an evicted shard goes on with the memory it served
+  kNumberingRestarts,    // who opens again begins with call 1
+  kMismatchAllowed,      // shards that ask for different versions get the one of the first
+  kMissingForever,       // a group waits for its missing shard without a deadline
+  kLeaseIgnored,         // silent clients are never let go
+  kUnpublishShown,       // an unpublished version is not hidden
+  kNextCallSpared,       // a failure that some shards did not see does not poison their next call
+  kNeverForgotten,       // the server keeps every publication
+  kRegionLeaked,         // unregister leaves one region registered
+  kTwoSeeders,           // a version is carried into a datacenter by several at once
+  kLocalReaderGoesFar,   // a reader goes to another datacenter though a copy is near
+  kNewestDropped,        // the last copy of a datacenter's newest version goes for a seed
+  kSeedLockKept,         // a seeder that failed keeps its place
+  kReplicateSkips,       // replicate answers like update while a version is arriving
+  kNegativeAtOnce,       // a server that has just started says what nobody holds
+  kPartialAnnounced,     // what a shard announces is taken for whole
+  kNumbersReset,         // call numbers begin again at another server
+  kFitsAlways,           // an announcement is adopted whatever the others have been through
+  kOutcomeIgnored,       // how a call ended under another server is not passed on
+  kBegunForgotten,       // an update that has given up its old version is told "nothing newer"
+  kNeverBack,            // nobody goes back to a server before the present one
+  kDrainedStale,         // what another server said of its readers counts at this one
+  kCallWhileAnnouncing,  // a call begins while an announcement that lacks it is on its way
 };
 
 inline PlantedBug planted_bug = PlantedBug::kNone;

@@ -90,7 +90,20 @@ namespace weightlane::ros::probes {
   X(kDigestsLost, "ros.read.digests_unreadable", true)               \
   X(kDigestsGone, "ros.read.digests_after_the_stamp", true)          \
   X(kStaleAnswer, "ros.session.stale_answer", true)                  \
-  X(kPollReplaced, "ros.server.poll_replaced", false)
+  X(kPollReplaced, "ros.server.poll_replaced", false)                \
+  X(kOffloadAnnounced, "ros.retention.announced", true)              \
+  X(kServerChanged, "ros.session.server_changed", false)             \
+  X(kMovedBack, "ros.session.moved_back", false)                     \
+  X(kTooYoungToKnow, "ros.server.too_young_to_know", false)          \
+  X(kAnnounced, "ros.announce.adopted", false)                       \
+  X(kAnnouncedInPlace, "ros.announce.in_place", false)               \
+  X(kAnnounceRefused, "ros.announce.refused", false)                 \
+  X(kAnnouncedPartial, "ros.announce.partial", false)                \
+  X(kAnnouncedReading, "ros.announce.reading_known", false)          \
+  X(kAnnouncedOutcome, "ros.announce.outcome_told", false)           \
+  X(kForeignDone, "ros.announce.done_of_another_server", false)      \
+  X(kTransferResumed, "ros.announce.transfer_resumed", false)        \
+  X(kForeignReaders, "ros.handle.drains_foreign_readers", false)
 
 enum : uint16_t {
   kFirstRosProbe = 256,

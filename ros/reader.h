@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "flow/signal.h"
+#include "net/hello.h"
 #include "ros/layout.h"
 #include "ros/source.h"
 #include "ros/window.h"

@@ -49,6 +49,10 @@ void Scheduler::pass(bool new_calls_cross) {
 }
 
 bool Scheduler::serve_call(Group& group, GroupCall& call) {
+  if (auto begun = group.publications.find(call.number.value); begun != group.publications.end()) {
+    resume_transfer(group, call, *begun->second);
+    return true;
+  }
   ContentEntry* entry = group.offload != 0 ? directory_.offload_content(group)
                                            : directory_.resolve(group.model, call.version);
   if (group.offload != 0 && entry == nullptr) {
@@ -110,6 +114,8 @@ ContentEntry* Scheduler::serve_update(Group& group, GroupCall& call, ContentEntr
     if (may_seed) return new_calls_cross_ ? target : nullptr;
     directory_.observer_->on_seed_skipped(group, target->content);
   }
+  // A shard that has given up its old version for this call (P9) can't be told "nothing newer".
+  if (call.number.value <= group.gone_below && !WL_BUG(kBegunForgotten)) return target;
   directory_.observer_->on_probe(probes::kUpdateNothing);
   directory_.decide(group, call,
                     net::DecidedEvent{call.number, true, {}, ErrorCode::kInvalidArgument, {}});
@@ -159,6 +165,33 @@ void Scheduler::begin_transfer(Group& group, GroupCall& call, ContentEntry& entr
     }
     assign(reader, {shard}, *own);
   }
+}
+
+void Scheduler::resume_transfer(Group& group, GroupCall& call, Publication& reader) {
+  directory_.observer_->on_probe(probes::kTransferResumed);
+  ContentEntry& entry = *reader.content;
+  if (reader.hidden || !reader.receiving) {
+    directory_.fail_call(group, call, ErrorCode::kReplicaLost,
+                         group.name() + " has lost what its shards had received", now_);
+    return;
+  }
+  for (auto& [number, publication] : group.publications)
+    if (publication.get() != &reader) directory_.hide(*publication, false, "updated", now_);
+  for (ShardHolding& holding : reader.shards) holding.present = true;
+  call.receiving = &reader;
+  if (reader.complete) {
+    call.receiving = nullptr;
+    directory_.decide(
+        group, call,
+        net::DecidedEvent{call.number, true, entry.content, ErrorCode::kInvalidArgument, {}});
+    directory_.forget_settled(group);
+    return;
+  }
+  if (!layouts_agree(group, call, entry)) return;
+  for (ShardHolding& holding : reader.shards)
+    holding.needs_source = !holding.complete && holding.reading.value == 0;
+  directory_.enqueue(group, call.number, true);
+  directory_.commit_if_complete(reader, now_);
 }
 
 void Scheduler::assign(Publication& reader, ShardIndex shard, Publication& source) {

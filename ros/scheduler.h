@@ -20,10 +20,10 @@ class Scheduler {
   Scheduler(Directory& directory, Nanos now) : directory_(directory), now_(now) {}
   // One look at the whole queue; sets Directory::sources_changed_ when it is worth another.
   void run();
+  bool reads_from(const Publication& publication, const Publication& other) const;
 
   // A whole copy, or one that will be whole if its sources go on.
   bool rooted(const Publication& publication) const;
-  bool reads_from(const Publication& publication, const Publication& other) const;
 
  private:
   void pass(bool new_calls_cross);
@@ -32,6 +32,8 @@ class Scheduler {
   // The content that an update is to take; null: it is decided (nothing), or is to wait.
   ContentEntry* serve_update(Group& group, GroupCall& call, ContentEntry* target);
   bool serve_reroute(Publication& reader);
+  // A call whose transfer had begun under another server, or before a shard opened anew.
+  void resume_transfer(Group& group, GroupCall& call, Publication& reader);
 
   bool may_update(Group& group, GroupCall& call);
   bool layouts_agree(Group& group, GroupCall& call, const ContentEntry& entry);

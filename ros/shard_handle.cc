@@ -71,6 +71,7 @@ Progress ShardHandle::progress() const { return core_->progress(); }
 uint64_t ShardHandle::registered_bytes() const { return core_->registered_bytes(); }
 std::string ShardHandle::waits_for() const { return core_->waits_for(); }
 CallNumber ShardHandle::next_call() const { return core_->next_call(); }
+uint64_t ShardHandle::lineage() const { return core_->lineage(); }
 
 flow::Task<Result<net::ListResponse>> list_replicas(Environment environment, std::string server,
                                                     std::string model, Nanos deadline) {

@@ -49,7 +49,8 @@ struct OpenOptions {
   uint32_t num_shards = 1;
   std::string node;        // boot id of the machine; equal text: same node
   std::string datacenter;  // equal text: no slow link between (P8); the same for all shards
-  std::vector<std::string> servers;  // addresses; one for now
+  // Addresses, the same for every shard of a replica: the first that can be reached is the one.
+  std::vector<std::string> servers;
   bool spot = false;       // may vanish at any time: what it holds never counts as a copy (P5), and
                            // it rather carries nothing into its datacenter (P8)
   net::RetainSpec retain;  // what is not to be lost while this handle is open (P5)
@@ -135,6 +136,7 @@ class ShardHandle {
   // What its call under way waits for, with the other's name; empty: there is no call.
   std::string waits_for() const;
   CallNumber next_call() const;  // of the next publish, unpublish, replicate or update
+  uint64_t lineage() const;      // in which numbering
 
  private:
   explicit ShardHandle(std::shared_ptr<HandleCore> core);

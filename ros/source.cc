@@ -3,6 +3,8 @@
 // told where memory is.
 #include "ros/source.h"
 
+#include <algorithm>
+
 #include "net/codec.h"
 #include "ros/planted_bugs.h"
 #include "ros/probes.h"
@@ -14,6 +16,9 @@ namespace {
 // Connections of readers that went without a word are only pruned when the plane notices; beyond
 // this the oldest go.
 constexpr size_t kReadersLimit = 1024;
+
+// A server sends nobody to an opening that was left so many openings ago.
+constexpr size_t kIncarnationsKept = 4;
 
 std::string describe(const net::Content& content) {
   return "version " + std::to_string(content.version.value) + " (content " +
@@ -64,6 +69,11 @@ void Source::clear_layout() {
   digest_words_ = {};
 }
 
+void Source::add_incarnation(Incarnation incarnation) {
+  if (incarnations_.size() == kIncarnationsKept) incarnations_.erase(incarnations_.begin());
+  incarnations_.push_back(incarnation);
+}
+
 void Source::show(Stamp stamp, net::Content content, uint64_t proven) {
   WL_ASSERT(stamp_.value == 0 && stamp.value != 0 && layout_ != nullptr);
   stamp_ = stamp;
@@ -90,7 +100,7 @@ void Source::withdraw() {
 
 flow::Task<void> Source::leave_memory() { co_await tasks_.drain(); }
 
-size_t Source::connected_readers() {
+size_t Source::connected_readers() const {
   std::erase_if(readers_, [](const auto& pair) { return pair->closed(); });
   return readers_.size();
 }
@@ -118,7 +128,7 @@ void Source::digests_ready() {
 }
 
 Result<Done> Source::check_hello(const net::HelloMessage& hello) const {
-  if (hello.source != incarnation_)
+  if (std::find(incarnations_.begin(), incarnations_.end(), hello.source) == incarnations_.end())
     return Error{ErrorCode::kRefused,
                  name_ + " is not the process that was meant: it has been restarted"};
   if (stamp_.value == 0 || layout_ == nullptr)

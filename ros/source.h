@@ -36,7 +36,9 @@ class Source final : public net::Acceptor {
   // No READ is possible and no digest is being computed when it returns. The layout is forgotten.
   void clear_layout();
 
-  void set_incarnation(Incarnation incarnation) { incarnation_ = incarnation; }
+  // One more name of this handle: each server it opened at knows it by its own, and readers may
+  // come from any of them. The newest few are answered to.
+  void add_incarnation(Incarnation incarnation);
   // The stamp becomes valid. `content`: id 0 while a publisher does not know it yet; readers are
   // then refused.
   void show(Stamp stamp, net::Content content, uint64_t proven);
@@ -50,7 +52,7 @@ class Source final : public net::Acceptor {
   uint64_t proven() const { return proven_; }
   const net::Content& content() const { return content_; }
   // Readers known to be connected; may count some that are gone.
-  size_t connected_readers();
+  size_t connected_readers() const;
 
   // Digests: the origin computes them, a receiver fills in what it has read and verified.
   net::RegionId digest_words() const { return digest_words_; }
@@ -70,13 +72,13 @@ class Source final : public net::Acceptor {
   std::string endpoint_;
   net::RegionId control_;
   net::RegionId digest_words_;
-  Incarnation incarnation_;
+  std::vector<Incarnation> incarnations_;  // oldest first
   const Layout* layout_ = nullptr;
   std::vector<net::RegionId> regions_;
   Stamp stamp_;
   net::Content content_;
   uint64_t proven_ = 0;
-  std::vector<std::unique_ptr<net::PassiveQueuePair>> readers_;
+  mutable std::vector<std::unique_ptr<net::PassiveQueuePair>> readers_;
   flow::TaskSet tasks_;
 };
 

@@ -1,6 +1,6 @@
 # What stands above the simulated world: plans, workload, checkers, campaigns, and the two programs.
 # wl_campaign is compiled once and linked with either build of ros.
-wl_library(wl_campaign campaign.cc checkers.cc plan.cc pool.cc retention_checker.cc schedule.cc story.cc trace_file.cc wide_checker.cc workload.cc
+wl_library(wl_campaign campaign.cc checkers.cc checkers_servers.cc plan.cc pool.cc retention_checker.cc schedule.cc story.cc trace_file.cc wide_checker.cc workload.cc
                        workload_steps.cc
            DEPS wl_sim)
 

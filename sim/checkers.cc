@@ -29,6 +29,15 @@ bool receives(net::CallKind kind) {
   return kind == net::CallKind::kReplicate || kind == net::CallKind::kUpdate;
 }
 
+std::string describe_tag(uint64_t tag) {
+  if (tag == 0) return "nothing, never written";
+  if (tag >= kScribble) return "a scribble of a worker that had its memory back";
+  return "publication " + std::to_string(tag >> 40) + ", shard " +
+         std::to_string(tag >> 32 & 0xff) + ", place " + std::to_string(tag & 0xffffffff);
+}
+
+}  // namespace
+
 std::string describe(net::Content content) {
   if (content.id.value == 0) return "nothing";
   char text[64];
@@ -38,20 +47,11 @@ std::string describe(net::Content content) {
   return text;
 }
 
-std::string describe_tag(uint64_t tag) {
-  if (tag == 0) return "nothing, never written";
-  if (tag >= kScribble) return "a scribble of a worker that had its memory back";
-  return "publication " + std::to_string(tag >> 40) + ", shard " +
-         std::to_string(tag >> 32 & 0xff) + ", place " + std::to_string(tag & 0xffffffff);
-}
-
 std::string seconds_text(Nanos span) {
   char text[32];
   std::snprintf(text, sizeof text, "%.3f s", to_seconds(span));
   return text;
 }
-
-}  // namespace
 
 // One handle's observer knows whose it is, so that no name is looked up.
 class Checkers::Watch final : public ros::HandleObserver {
@@ -83,6 +83,20 @@ class Checkers::Watch final : public ros::HandleObserver {
                         std::string(reason));
   }
   void on_fenced(ros::HandleName) override { tell("fenced its readers", 0); }
+  void on_opened(ros::HandleName, std::string_view server, uint64_t lineage,
+                 ros::Opening opening) override {
+    checkers_.handle_opened(view(), server, lineage, opening);
+    if (opening == ros::Opening::kFirst || checkers_.story_ == nullptr) return;
+    checkers_.story(view().host, "server changed",
+                    view().name + " is at " + std::string(server) +
+                        (opening == ros::Opening::kRefused ? ", which refused what it held" : ""));
+  }
+  void on_server_left(ros::HandleName, std::string_view why) override {
+    view().away = true;
+    view().moved = view().in_call;  // whoever is asked next need not know of the readers there
+    if (checkers_.story_ != nullptr)
+      checkers_.story(view().host, "server left", view().name + ": " + std::string(why));
+  }
   void on_server_lost(ros::HandleName) override {
     view().server_lost = true;
     tell("server lost", 0);
@@ -149,26 +163,11 @@ WorkerId Checkers::add_worker(HostId host, uint32_t replica, uint32_t shard, std
 
 ros::HandleObserver* Checkers::watch(WorkerId worker) { return watches_[worker.value].get(); }
 
-void Checkers::server_started(const ros::Directory* directory) {
-  directory_ = directory;
-  ++epoch_;
-  sessions_.clear();
-  retention_.server_started();
-  wide_.server_started();
-}
-
 Checkers::Replica* Checkers::replica_named(std::string_view name) {
   for (Replica& replica : replicas_) {
     if (replica.name == name) return &replica;
   }
   return nullptr;
-}
-
-uint64_t Checkers::group_of(uint32_t replica) const {
-  if (directory_ == nullptr) return 0;
-  const auto& groups = directory_->groups();
-  const auto found = groups.find({kModel, replicas_[replica].name});
-  return found == groups.end() ? 0 : epoch_ << 32 | found->second.id;
 }
 
 void Checkers::memory_laid_out(WorkerId worker, std::vector<TensorRow> rows, uint64_t granules) {
@@ -211,7 +210,7 @@ void Checkers::handle_gone(WorkerId worker) {
 Nanos Checkers::paused_total(HostId host) const {
   Nanos total = kZeroNanos;
   for (uint32_t h = 0; h < world_.host_count(); ++h) {
-    if (h != host.value && (servers_ & host_bit({h})) == 0) continue;
+    if (h != host.value && (server_hosts_ & host_bit({h})) == 0) continue;
     total += paused_[h];
     if (is_paused_[h]) total += world_.now() - paused_since_[h];
   }
@@ -401,11 +400,15 @@ void Checkers::handle_stamp(View& view, Stamp stamp, net::Content content) {
 void Checkers::check_drained(const View& view) {
   const bool hands_back = view.in_call && (view.kind == net::CallKind::kUnpublish ||
                                            view.kind == net::CallKind::kUpdate);
-  if (!hands_back || view.server_lost || directory_ == nullptr) return;
+  if (!hands_back || view.server_lost || view.moved) return;
+  const auto at = std::find_if(servers_.begin(), servers_.end(), [&view](const Server& server) {
+    return server.address == view.server;
+  });
+  if (at == servers_.end() || at->directory == nullptr) return;
   if (world_.now() - view.call_started >= plan_.server.drain * 99 / 100) return;
-  const auto& groups = directory_->groups();
+  const auto& groups = at->directory->groups();
   const auto found = groups.find({kModel, replicas_[view.replica].name});
-  if (found == groups.end() || epoch_ << 32 != (view.group & ~uint64_t{0xffffffff})) return;
+  if (found == groups.end() || found->second.lineage != view.group) return;
   if (found->second.members[view.shard] == nullptr) return;
   for (const auto& [number, publication] : found->second.publications) {
     if (number != view.held.value) continue;
@@ -442,7 +445,7 @@ void Checkers::handle_proven(View& view, Stamp stamp, net::Content content, uint
   view.content = content;
   view.proven = granules;
   if (granules == view.granules && view.received) {
-    view.sealed = content;
+    note_sealed(view, content);
     record(view, view.number).sealed |= 1u << view.shard;
   }
 }
@@ -460,6 +463,21 @@ Checkers::CallRecord& Checkers::record(View& view, CallNumber number) {
   return fresh;
 }
 
+void Checkers::handle_opened(View& view, std::string_view server, uint64_t lineage,
+                             ros::Opening opening) {
+  view.server = server;
+  view.lineage = lineage;
+  view.away = false;
+  // A first call may have begun where the rest of the replica was not.
+  if (view.in_call && opening == ros::Opening::kAgain) view.group = lineage;
+}
+
+void Checkers::note_sealed(View& view, net::Content content) {
+  view.sealed = content;
+  const uint64_t id = content.id.value;
+  if (std::find(view.had.begin(), view.had.end(), id) == view.had.end()) view.had.push_back(id);
+}
+
 void Checkers::handle_call_started(View& view, CallNumber number, net::CallKind kind) {
   if (view.untold)
     violate("P3", view.name + ": a call began, and nobody was told that what it held is gone");
@@ -468,7 +486,8 @@ void Checkers::handle_call_started(View& view, CallNumber number, net::CallKind 
   view.number = number;
   if (kind == net::CallKind::kPublish) view.held = number;
   view.kind = kind;
-  view.group = group_of(view.replica);
+  view.group = view.lineage;
+  view.moved = view.away;
   Replica& replica = replicas_[view.replica];
   if (replica.largest_group != view.group) replica.largest_call = 0;
   replica.largest_group = view.group;
@@ -490,7 +509,10 @@ void Checkers::handle_call_ended(View& view, CallNumber number, net::CallKind ki
   }
   // Readers are let in from now on, whether or not the other shards ever come: the number of a
   // version that others hold stands for the same bytes (DESIGN, identity of content).
-  if (ok && kind == net::CallKind::kPublish) bind(view, content);
+  if (ok && kind == net::CallKind::kPublish) {
+    bind(view, content);
+    view.had.push_back(content.id.value);
+  }
   CallRecord& call = record(view, number);
   call.ended |= 1u << view.shard;
   // A version that could not be kept elsewhere stays published.
@@ -560,236 +582,6 @@ void Checkers::check_poisoned(const View& view, CallNumber number) {
                       " one shard had lost what another held");
     return;
   }
-}
-
-// ---------------------------------------------------------------- the server's side: P4, P7, P10
-
-void Checkers::on_visible(std::string_view, std::string_view name, net::Content content) {
-  if (story_ != nullptr)
-    story_->line(world_.now(), "server", "visible", std::string(name) + " " + describe(content));
-  retention_.visible(name, content);
-  wide_.on_visible(name);
-  Replica* replica = replica_named(name);
-  if (replica == nullptr) return;
-  for (const WorkerId worker : replica->shards) {
-    View& view = views_[worker.value];
-    if (view.publishing != content.version) {
-      if (view.sealed == content) continue;
-      violate("P4",
-              view.name + ": " + describe(content) +
-                  " became visible, but this shard has neither published nor sealed it; it has " +
-                  describe(view.sealed));
-      return;
-    }
-    bind(view, content);
-    view.sealed = content;
-  }
-}
-
-// The bytes that this shard publishes are this content. Published again as it was received:
-// whatever those bytes were, they are this content too.
-void Checkers::bind(const View& view, net::Content content) {
-  const auto add = [content](Publication& publication) {
-    std::vector<uint64_t>& contents = publication.contents;
-    const bool known =
-        std::find(contents.begin(), contents.end(), content.id.value) != contents.end();
-    if (!known) contents.push_back(content.id.value);
-  };
-  if (view.publication.value != 0) {
-    add(publications_[view.publication.value]);
-    return;
-  }
-  for (Publication& publication : publications_) {
-    const std::vector<uint64_t>& contents = publication.contents;
-    if (std::find(contents.begin(), contents.end(), view.sealed.id.value) != contents.end()) {
-      add(publication);
-    }
-  }
-}
-
-void Checkers::on_hidden(std::string_view, std::string_view name, net::Content content) {
-  if (story_ != nullptr)
-    story_->line(world_.now(), "server", "hidden", std::string(name) + " " + describe(content));
-  retention_.hidden(name, content);
-}
-
-void Checkers::on_assigned(std::string_view reader, std::string_view source, ShardIndex shard,
-                           net::Content content) {
-  assigned_ = true;
-  if (story_ != nullptr) {
-    story_->line(world_.now(), "server", "assigned",
-                 std::string(reader) + "/" + std::to_string(shard.value) + " reads " +
-                     describe(content) + " from " + std::string(source));
-  }
-  if (reader == source) violate("P7", std::string(reader) + " was told to read from itself");
-}
-
-void Checkers::on_decided(std::string_view, std::string_view name, CallNumber number,
-                          net::CallKind kind, bool ok, ErrorCode code, net::Content content) {
-  if (story_ != nullptr) {
-    story_->line(world_.now(), "server", "decided",
-                 std::string(name) + " call " + std::to_string(number.value) + " " +
-                     call_kind_name(kind) + " " + (ok ? describe(content) : error_code_name(code)));
-  }
-  if (directory_ != nullptr)
-    judge_wide(wide_.on_decided(*directory_, world_.now(), name, number, kind, ok, content));
-}
-
-void Checkers::on_evicted(std::string_view, std::string_view name, ShardIndex shard) {
-  if (story_ != nullptr) {
-    story_->line(world_.now(), "server", "evicted",
-                 std::string(name) + "/" + std::to_string(shard.value));
-  }
-}
-
-void Checkers::on_request(const net::Request& request, bool repeated) {
-  check_session(request.header);
-  retention_.request_begins(request);
-  if (directory_ != nullptr) wide_.on_request(*directory_, request);
-  repeated_ =
-      repeated && !std::holds_alternative<net::PollRequest>(request.body) && directory_ != nullptr;
-  if (repeated_) digest_before_ = directory_digest(*directory_);
-}
-
-void Checkers::check_session(const net::RequestHeader& header) {
-  for (Session& session : sessions_) {
-    if (session.incarnation != header.incarnation) continue;
-    if (header.session < session.newest) {
-      violate("P10", "session " + std::to_string(header.session) +
-                         " of a client was served after its session " +
-                         std::to_string(session.newest));
-    }
-    session.newest = std::max(session.newest, header.session);
-    return;
-  }
-  sessions_.push_back({header.incarnation, header.session});
-}
-
-void Checkers::on_withdrawing(std::string_view, std::string_view name, net::Content content) {
-  if (story_ != nullptr)
-    story_->line(world_.now(), "server", "withdraws", std::string(name) + " " + describe(content));
-  retention_.withdrawing(name, content);
-}
-
-void Checkers::on_offload_directed(std::string_view, std::string_view name, net::Content content) {
-  if (story_ != nullptr)
-    story_->line(world_.now(), "server", "offload", std::string(name) + " " + describe(content));
-}
-
-void Checkers::on_retention_dropped(std::string_view, net::Content content, std::string_view why) {
-  if (story_ != nullptr)
-    story_->line(world_.now(), "server", "let go", describe(content) + ": " + std::string(why));
-  retention_.dropped(content);
-}
-
-void Checkers::on_rewound(std::string_view, Generation generation) {
-  wide_.on_rewound();
-  if (story_ != nullptr)
-    story_->line(world_.now(), "server", "rewound",
-                 "generation " + std::to_string(generation.value));
-  retention_.rewound(generation);
-}
-
-bool Checkers::closes_at_leisure(std::string_view name, uint32_t shard) {
-  const Replica* replica = replica_named(name);
-  if (replica == nullptr) return false;
-  const View& view = views_[replica->shards[shard].value];
-  return view.call != nullptr && std::string_view(view.call) == "close" && !view.noticed;
-}
-
-void Checkers::latest_received(WorkerId worker, Generation generation, uint64_t epoch) {
-  const View& view = views_[worker.value];
-  // A server that has let everybody go has forgotten the generation too; nobody tells it yet.
-  if (generation > retention_.generation()) return;
-  if (epoch != epoch_ || view.content.generation >= generation) return;
-  violate("P3", view.name + ": asked for the latest when the model was at generation " +
-                    std::to_string(generation.value) + ", it got " + describe(view.content) +
-                    " of generation " + std::to_string(view.content.generation.value));
-}
-
-void Checkers::on_applied(const ros::Directory& directory, Nanos) {
-  retention_.request_ends();
-  if (repeated_) {
-    repeated_ = false;
-    if (directory_digest(directory) != digest_before_) {
-      violate("P10", "a request that came twice changed the directory twice");
-    }
-  }
-  if (directory.rewound_models() == 0) retention_.rewound(Generation{1});
-  judge_wide(wide_.on_applied(directory, world_.now()));
-  if (!assigned_) return;
-  assigned_ = false;
-  check_feeding(directory);
-}
-
-void Checkers::check_feeding(const ros::Directory& directory) {
-  if (!directory.options().pipelining) return;
-  struct Edge {
-    const ros::Publication* reader;
-    const ros::Publication* source;
-  };
-  std::vector<Edge> edges;
-  for (const auto& [id, assignment] : directory.all_assignments()) {
-    bool known = false;
-    for (const Edge& edge : edges) {
-      if (edge.source != assignment.source) continue;
-      known = known || edge.reader == assignment.reader;
-      // A copy within the processes takes nothing of what others have.
-      const auto within = [&assignment](const ros::Publication* reader) {
-        return reader->group->offload != 0 && reader->group->beside == assignment.source->group->id;
-      };
-      if (within(edge.reader) || within(assignment.reader)) continue;
-      if (edge.reader == assignment.reader) continue;
-      violate("P7", "replica " + assignment.source->group->replica + " feeds " +
-                        edge.reader->group->replica + " and " + assignment.reader->group->replica +
-                        " at once");
-      return;
-    }
-    if (!known) edges.push_back({assignment.reader, assignment.source});
-  }
-  // Take away what ends at a source that reads from nobody; what stays is a cycle.
-  bool shrinks = true;
-  while (shrinks && !edges.empty()) {
-    const auto ends = [&edges](const Edge& edge) {
-      return std::none_of(edges.begin(), edges.end(),
-                          [&](const Edge& other) { return other.reader == edge.source; });
-    };
-    const auto at = std::find_if(edges.begin(), edges.end(), ends);
-    shrinks = at != edges.end();
-    if (shrinks) edges.erase(at);
-  }
-  if (edges.empty()) return;
-  std::string text = "partial replicas feed each other:";
-  for (const Edge& edge : edges)
-    text += " " + edge.reader->group->replica + " from " + edge.source->group->replica + ";";
-  violate("P7", text);
-}
-
-uint64_t Checkers::directory_digest(const ros::Directory& directory) const {
-  RollingHash hash;
-  hash.add(directory.clients());
-  hash.add(directory.contents());
-  for (const auto& [name, group] : directory.groups()) {
-    hash.add(group.id);
-    hash.add(group.poisoned_upto);
-    for (const ros::Client* member : group.members) {
-      hash.add(member == nullptr ? 0 : member->last_call.value * 2 + member->last_answered);
-      hash.add(member == nullptr ? 0 : member->next_event);
-    }
-    for (const auto& [number, call] : group.calls) {
-      hash.add(number);
-      hash.add(call.made * 2u + call.decided);
-    }
-    for (const auto& [number, publication] : group.publications) {
-      hash.add(number);
-      hash.add(publication->complete * 2u + publication->hidden);
-      for (const ros::ShardHolding& shard : publication->shards) {
-        hash.add(shard.reading.value);
-        hash.add(shard.present * 4u + shard.complete * 2u + shard.drained);
-      }
-    }
-  }
-  return hash.value();
 }
 
 }  // namespace weightlane::sim

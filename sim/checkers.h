@@ -17,6 +17,9 @@
 //   P7  with pipelining a replica feeds one reader replica at most; "reads from" has no cycle and
 //       ends in a whole copy.
 //   P8  what crosses into a datacenter, and when it must not: wide_checker.h.
+//   P9  a server that has just started says of no version that nobody holds it; what a shard is
+//   said
+//       to hold it has held, whatever servers come between. (That all meet again: Schedule::meet.)
 //   P10 a repeated request leaves the directory as it was.
 //
 // The first violation stops the world. Nothing here changes the run: no draw, no event.
@@ -55,6 +58,9 @@ class StoryTeller {
 
 constexpr const char* kModel = "m";  // every replica of a run is of this model
 
+std::string describe(net::Content content);  // "v3 (0b1ba140)"
+std::string seconds_text(Nanos span);        // "1.234 s"
+
 // Index of one worker: one shard of one replica, through all lives of its process.
 using WorkerId = StrongId<struct WorkerTag, uint32_t>;
 
@@ -72,7 +78,7 @@ struct TensorRow {
   uint64_t count = 0;
 };
 
-class Checkers final : public WorldObserver, public ros::ServerObserver {
+class Checkers final : public WorldObserver {
  public:
   // Both outlive it. Observes the world until it is destroyed.
   Checkers(World& world, const Plan& plan);
@@ -83,12 +89,13 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
   void violate(const char* promise, const std::string& text);
 
   // ---- The cluster, as the workload builds it.
-  void add_server(HostId host) { servers_ |= host_bit(host); }
   WorkerId add_worker(HostId host, uint32_t replica, uint32_t shard, std::string name);
   ros::HandleObserver* watch(WorkerId worker);
-  // Null while the server is down. Each new directory is a new epoch: numbering begins again.
-  void server_started(const ros::Directory* directory);
-  void server_stopped() { directory_ = nullptr; }
+  // The servers, in the order of every list.
+  void add_server(HostId host, std::string address);
+  ros::ServerObserver* watch_server(uint32_t server);
+  void server_started(uint32_t server, const ros::Directory* directory);
+  void server_stopped(uint32_t server) { servers_[server].directory = nullptr; }
 
   // ---- What the workload does.
   void memory_laid_out(WorkerId worker, std::vector<TensorRow> rows, uint64_t granules);
@@ -127,13 +134,17 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
   bool reads_lie() const { return reads_lie_; }
   // This shard is in close(), and nothing forces it.
   bool closes_at_leisure(std::string_view replica, uint32_t shard);
-  uint64_t epoch() const { return epoch_; }
+  uint64_t epoch() const { return server_starts_; }
+  // There was one server from the beginning to now: nothing was forgotten by anybody.
+  bool one_server() const { return servers_.size() == 1 && server_starts_ == 1; }
   uint64_t transfers() const { return transfers_; }
   uint64_t largest_call(uint32_t replica) const { return replicas_[replica].largest_call; }
   bool in_call(WorkerId worker) const { return views_[worker.value].in_call; }
-  // Which group this replica is at the server now, over all epochs; 0: none.
-  uint64_t group_of(uint32_t replica) const;
-  const ros::Directory* directory() const { return directory_; }
+  // Null: that server is down. Without a number: of the first one that is not.
+  const ros::Directory* directory(uint32_t server) const { return servers_[server].directory; }
+  const ros::Directory* directory() const;
+  // What the servers still know, when every handle is closed; empty: nothing.
+  std::string remembered() const;
   const std::string& replica_name(uint32_t replica) const { return replicas_[replica].name; }
   std::string describe_worker(WorkerId worker) const;
 
@@ -150,26 +161,15 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
   const std::vector<std::string>& faults_seen() const { return faults_seen_; }
   void record_faults(bool on) { record_faults_ = on; }
 
-  // ---- ServerObserver
-  void on_applied(const ros::Directory& directory, Nanos now) override;
-  void on_visible(std::string_view model, std::string_view replica, net::Content content) override;
-  void on_hidden(std::string_view model, std::string_view replica, net::Content content) override;
-  void on_assigned(std::string_view reader, std::string_view source, ShardIndex shard,
-                   net::Content content) override;
-  void on_decided(std::string_view model, std::string_view replica, CallNumber number,
-                  net::CallKind kind, bool ok, ErrorCode code, net::Content content) override;
-  void on_evicted(std::string_view model, std::string_view replica, ShardIndex shard) override;
-  void on_request(const net::Request& request, bool repeated) override;
-  void on_withdrawing(std::string_view model, std::string_view replica,
-                      net::Content content) override;
-  void on_offload_directed(std::string_view model, std::string_view offload,
-                           net::Content content) override;
-  void on_retention_dropped(std::string_view model, net::Content content,
-                            std::string_view why) override;
-  void on_rewound(std::string_view model, Generation generation) override;
-
  private:
   class Watch;
+  class ServerWatch;
+  struct Server {
+    std::string address;
+    const ros::Directory* directory = nullptr;
+    Nanos started;
+    std::shared_ptr<ros::ServerObserver> watch;
+  };
   // One shard as it was last seen. What a crash can't undo stays until the next life overwrites it.
   struct View {
     std::string name;
@@ -187,13 +187,18 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
     bool server_lost = false;
     bool untold = false;  // what it held was taken back outside a call, and no call has said so
     bool noticed = false;
+    bool away = false;   // from one server, and not yet at the next
+    bool moved = false;  // to another server, in this call
     Nanos call_started;
     bool last_ok = false;
     CallNumber number;
     CallNumber held;  // the call that began what the stamp stands for
     net::CallKind kind = net::CallKind::kPublish;
-    uint64_t group = 0;
-    net::Content sealed;  // the last content that was wholly here
+    uint64_t lineage = 0;       // of its numbers, as it was told last
+    uint64_t group = 0;         // the same, when its call began
+    std::string server;         // where its handle is
+    net::Content sealed;        // the last content that was wholly here
+    std::vector<uint64_t> had;  // ids of all of them
     PublicationId publication;
     VersionId publishing;
     // The call of the workload under way.
@@ -225,7 +230,18 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
     std::vector<uint64_t> contents;  // ids of contents that these bytes are
   };
 
+  // ---- ServerObserver, through ServerWatch
+  void server_applied(const ros::Directory& directory);
+  void server_visible(const Server& server, std::string_view replica, net::Content content);
+  void server_assigned(std::string_view reader, std::string_view source, ShardIndex shard,
+                       net::Content content);
+  void server_decided(const Server& server, std::string_view replica, CallNumber number, bool ok,
+                      ErrorCode code);
+  void server_request(const Server& server, const net::Request& request, bool repeated);
+  void server_story(const Server& server, const char* what, const std::string& detail);
+
   // ---- HandleObserver, through Watch
+  void handle_opened(View& view, std::string_view server, uint64_t lineage, ros::Opening opening);
   void handle_call_started(View& view, CallNumber number, net::CallKind kind);
   void handle_call_ended(View& view, CallNumber number, net::CallKind kind, bool ok, ErrorCode code,
                          net::Content content);
@@ -240,6 +256,7 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
   void check_same_outcome(View& view, CallRecord& call, bool ok, ErrorCode code,
                           net::Content content);
   void bind(const View& view, net::Content content);
+  void note_sealed(View& view, net::Content content);
   void check_drained(const View& view);
   void check_session(const net::RequestHeader& header);
   void judge_wide(const std::string& wrong) {
@@ -268,9 +285,15 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
     Incarnation incarnation;
     uint64_t newest = 0;
   };
-  std::vector<Session> sessions_;  // of this server
-  const ros::Directory* directory_ = nullptr;
-  uint64_t epoch_ = 0;
+  std::vector<Session> sessions_;
+  std::vector<Server> servers_;
+  struct Unavailable {
+    std::string replica;
+    CallNumber number;
+    bool operator==(const Unavailable&) const = default;
+  };
+  std::vector<Unavailable> unavailable_;  // said by servers that had been there for long enough
+  uint32_t server_starts_ = 0;
   bool assigned_ = false;  // since feeding was last looked at
   bool repeated_ = false;  // the request being applied was seen before
   uint64_t digest_before_ = 0;
@@ -282,7 +305,7 @@ class Checkers final : public WorldObserver, public ros::ServerObserver {
   std::array<Nanos, kHostsMost> paused_since_{};
   std::array<Nanos, kHostsMost> paused_{};
   std::array<bool, kHostsMost> is_paused_{};
-  uint64_t servers_ = 0;  // mask of host_bit
+  uint64_t server_hosts_ = 0;  // mask of host_bit
   bool record_faults_ = false;
   std::vector<std::string> faults_seen_;
 };

@@ -95,8 +95,9 @@ void draw_timing(Dice& dice, Plan& plan) {
     *span = *span / divide;
   }
   ros::HandleOptions& handle = plan.handle;
-  for (Nanos* span : {&handle.connect, &handle.stall, &handle.quarantine, &handle.rpc_retry_first,
-                      &handle.rpc_retry_max, &handle.rpc_attempt, &handle.server_lost}) {
+  for (Nanos* span :
+       {&handle.connect, &handle.stall, &handle.quarantine, &handle.rpc_retry_first,
+        &handle.rpc_retry_max, &handle.rpc_attempt, &handle.server_silent, &handle.server_lost}) {
     *span = *span / divide;
   }
   // Short drains fence readers in the middle of their work: what the seal is for.
@@ -219,6 +220,16 @@ void no_faults(Plan& plan) {
   plan.core_all = 1;
 }
 
+// Where there are standbys something mostly befalls the servers.
+void draw_servers(Dice& dice, Plan& plan) {
+  const uint64_t servers = dice.below(100);
+  plan.servers = servers < 55 ? 1 : servers < 85 ? 2 : kServersMost;
+  const bool trouble = dice.percent(plan.servers > 1 ? 60 : 15);
+  const uint64_t times = dice.between(1, 3);
+  plan.server_crashes = trouble ? static_cast<uint32_t>(times) : 0;
+  if (dice.percent(30)) plan.handle.server_silent = dice.log(millis(300), seconds(4));
+}
+
 void raise(FaultRates& rates, Fault fault, uint32_t least) {
   rates.set(fault, std::max(rates.of(fault), least));
 }
@@ -233,6 +244,8 @@ void shape(Plan& plan) {
       break;
     case Scenario::kServer:
       plan.server_crashes = std::max(plan.server_crashes, 1u);
+      for (Fault fault : {Fault::kControlPartition, Fault::kOneWayPartition})
+        raise(rates, fault, 20'000);
       break;
     case Scenario::kChurn:
       for (Fault fault :
@@ -293,6 +306,7 @@ void visit_plan(Plan& plan, Visit visit) {
   number("offload_limit", plan.offload_limit);
   number("datacenters", plan.datacenters);
   number("placement", plan.placement);
+  number("servers", plan.servers);
   number("server_crashes", plan.server_crashes);
   number("core_all", plan.core_all);
   number("step_limit_k", plan.step_limit_k);
@@ -335,6 +349,7 @@ void visit_plan(Plan& plan, Visit visit) {
   span("handle.rpc_retry_first_ns", plan.handle.rpc_retry_first);
   span("handle.rpc_retry_max_ns", plan.handle.rpc_retry_max);
   span("handle.rpc_attempt_ns", plan.handle.rpc_attempt);
+  span("handle.server_silent_ns", plan.handle.server_silent);
   span("handle.server_lost_ns", plan.handle.server_lost);
   span("handle.progress_poll_ns", plan.handle.progress_poll);
   span("handle.progress_poll_max_ns", plan.handle.progress_poll_max);
@@ -391,7 +406,7 @@ const char* scenario_help(Scenario scenario) {
     case Scenario::kQuiet:
       return "the same without any fault";
     case Scenario::kServer:
-      return "the reference server crashes and comes back empty";
+      return "the reference servers crash, come back empty, are paused, are cut off";
     case Scenario::kChurn:
       return "processes crash and restart all the time";
     case Scenario::kSlow:
@@ -429,7 +444,7 @@ Plan draw_plan(Scenario scenario, uint64_t seed) {
   draw_datacenters(dice, plan);
   draw_habits(dice, plan);
   draw_lease(dice, plan);
-  plan.server_crashes = dice.percent(8) ? 1 : 0;
+  draw_servers(dice, plan);
   plan.core_all = dice.percent(50);
   plan.world.data.fences = !dice.percent(40);
   plan.world.data.lanes = dice.percent(50) ? 1 : static_cast<uint32_t>(dice.log(2, 16));

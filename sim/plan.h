@@ -26,12 +26,13 @@ constexpr uint32_t kShardsMost = 4;
 constexpr uint32_t kTrainersMost = 2;
 constexpr uint32_t kRolloutsMost = 5;
 constexpr uint32_t kTensorsMost = 6;
+constexpr uint32_t kServersMost = 3;
 constexpr uint32_t kGranulesMost = 64;  // of one tensor
 
 enum class Scenario : uint8_t {
   kDefault,  // the swarm
   kQuiet,    // the same without any fault
-  kServer,   // the reference server crashes and comes back empty
+  kServer,   // the reference servers crash, come back empty, are paused and cut off
   kChurn,    // processes crash and restart all the time
   kSlow,     // partitions, slow links, pauses: time is what goes wrong
   kReuse,    // restarts reuse addresses, keys and versions (F11)
@@ -92,9 +93,10 @@ struct Plan {
   uint32_t spot = 0;
   uint32_t offload_drop = 0;  // 1: what cannot be offloaded is let go; 0: it stays published
   uint64_t offload_limit = UINT64_MAX;  // bytes
-  uint32_t server_crashes = 0;          // in phase 1
-  uint32_t core_all = 1;                // phase 2: every host is healed; 0: some are lost
-  uint32_t step_limit_k = 2000;         // thousands of steps after which a run is called a livelock
+  uint32_t servers = 1;
+  uint32_t server_crashes = 0;   // in phase 1: crashes and pauses of a server
+  uint32_t core_all = 1;         // phase 2: every host is healed; 0: some are lost
+  uint32_t step_limit_k = 2000;  // thousands of steps after which a run is called a livelock
 
   uint32_t replicas() const { return trainers + rollouts; }
   bool retains() const { return retain_latest != 0 || retain_exact != 0; }

@@ -10,7 +10,7 @@
 namespace weightlane::sim {
 namespace {
 
-std::string describe(net::Content content) {
+std::string in_words(net::Content content) {
   return "version " + std::to_string(content.version.value) + " of generation " +
          std::to_string(content.generation.value);
 }
@@ -129,7 +129,7 @@ void RetentionChecker::proven(HostId host, ros::HandleName name, net::Content co
     const uint64_t tag = memory.read(shard->memory.address + at * granule);
     if (checkers_.tag_is_of(shard->shard, content, tag, at)) continue;
     checkers_.violate("P1", shard->replica + "/" + std::to_string(shard->shard) + ": granule " +
-                                std::to_string(at) + " of " + describe(content) +
+                                std::to_string(at) + " of " + in_words(content) +
                                 " in host memory carries something else");
     return;
   }
@@ -146,6 +146,9 @@ void RetentionChecker::call_ended(HostId host, ros::HandleName name, bool ok, Er
 // ---------------------------------------------------------------- what counts
 
 Generation RetentionChecker::generation() const {
+  // With several servers, or after one began anew, each has its own idea of it.
+  if (!checkers_.one_server() && checkers_.directory() != nullptr)
+    return checkers_.directory()->generation_of(kModel);
   uint64_t generation = generation_.value;
   if (const ros::Directory* directory = checkers_.directory()) {
     for (const auto& [name, group] : directory->groups())
@@ -214,16 +217,16 @@ void RetentionChecker::request_begins(const net::Request& request) {
 void RetentionChecker::withdrawing(std::string_view replica, net::Content content) {
   leaving_ = replica;
   leaving_what_ = content;
-  if (!retained(content) || other_copy(replica, content)) return;
+  if (!checkers_.one_server() || !retained(content) || other_copy(replica, content)) return;
   checkers_.violate("P5",
-                    std::string(replica) + " gives up " + describe(content) +
+                    std::string(replica) + " gives up " + in_words(content) +
                         ", which is retained and of which there is no other copy that counts");
 }
 
 void RetentionChecker::hidden(std::string_view replica, net::Content content) {
   const bool announced = leaving_ == replica && leaving_what_ == content;
   leaving_.clear();
-  if (announced || checkers_.directory() == nullptr) return;
+  if (announced || !checkers_.one_server() || checkers_.directory() == nullptr) return;
   const auto& groups = checkers_.directory()->groups();
   const auto found = groups.find({kModel, std::string(replica)});
   if (found == groups.end()) return;
@@ -237,7 +240,7 @@ void RetentionChecker::hidden(std::string_view replica, net::Content content) {
     if (who == clients.end() || !checkers_.closes_at_leisure(replica, who->second.shard.value))
       return;
   }
-  checkers_.violate("P5", describe(content) +
+  checkers_.violate("P5", in_words(content) +
                               " is retained, and its last copy that counts was given up by " +
                               std::string(replica) + " though none of its processes was lost");
 }
@@ -257,7 +260,7 @@ void RetentionChecker::visible(std::string_view replica, net::Content content) {
     });
     if (lost) continue;
     checkers_.violate("P4", std::string(replica) + "/" + std::to_string(shard) + ": " +
-                                describe(content) +
+                                in_words(content) +
                                 " became visible, but this shard has not sealed it");
     return;
   }

@@ -2,7 +2,8 @@
 //
 //   phase 1  the workload runs, faults happen, until all versions are published (or time is up);
 //   phase 2  faults stop: a core is healed, the rest is lost (crashed, or frozen for good). Within
-//            the bound of P6 every call under way returns; a fresh replica gets the latest version
+//            the bound of P6 every call under way returns; all clients are at the first server left
+//            (P9); a fresh replica gets the latest version
 //            if anybody whole holds one; every handle closes; nothing is left in the data planes,
 //            and after the leases nothing in the server.
 //
@@ -70,6 +71,7 @@ class Schedule final {
   void phase_one();
   void heal();
   void settle();
+  void meet();
   void fresh_replica();
   void close_all();
   void look_for_offloads();
@@ -94,6 +96,8 @@ class Schedule final {
   std::unique_ptr<FaultInjector> injector_;
   Alarm server_alarm_;
   uint32_t server_crashes_ = 0;
+  std::optional<uint32_t> server_down_;  // which comes back next
+  Nanos healed_at_{0};
   uint64_t events_left_ = 0;
   std::vector<HostId> lost_;
 };

@@ -31,15 +31,17 @@ class SimHostMemory final : public net::HostMemory {
 // Tells the checkers which directory is the real one, for as long as it is.
 class ServerLife {
  public:
-  ServerLife(Checkers* checkers, const ros::Directory* directory) : checkers_(checkers) {
-    checkers_->server_started(directory);
+  ServerLife(Checkers* checkers, uint32_t index, const ros::Directory* directory)
+      : checkers_(checkers), index_(index) {
+    checkers_->server_started(index, directory);
   }
-  ~ServerLife() { checkers_->server_stopped(); }
+  ~ServerLife() { checkers_->server_stopped(index_); }
   ServerLife(const ServerLife&) = delete;
   ServerLife& operator=(const ServerLife&) = delete;
 
  private:
   Checkers* checkers_;
+  uint32_t index_;
 };
 
 }  // namespace
@@ -71,10 +73,13 @@ Workload::Workload(World* world, Checkers* checkers, const Plan* plan)
 }
 
 void Workload::start() {
-  server_host_ = world_->add_host(named("server")).id();
-  checkers_->add_server(server_host_);
-  server_address_ = world_->host(server_host_).address(kServerPort);
-  start_server();
+  for (uint32_t i = 0; i < plan_->servers; ++i) {
+    const HostId host =
+        world_->add_host(named(i == 0 ? "server" : "server" + std::to_string(i))).id();
+    servers_.push_back({host, world_->host(host).address(kServerPort)});
+    checkers_->add_server(host, servers_.back().address);
+  }
+  for (uint32_t i = 0; i < plan_->servers; ++i) start_server(i);
   workers_.reserve((plan_->replicas() + 1) * plan_->shards);
   for (uint32_t i = 0; i < plan_->trainers; ++i)
     add_replica(Role::kTrainer, i, "t" + std::to_string(i));
@@ -117,18 +122,60 @@ void Workload::add_replica(Role role, uint32_t replica, const std::string& name)
   }
 }
 
-void Workload::start_server() {
-  Host& host = world_->host(server_host_);
-  if (!host.alive()) host.start(run_server(this, &host), "server");
+void Workload::start_server(uint32_t index) {
+  Host& host = world_->host(servers_[index].host);
+  if (!host.alive()) host.start(run_server(this, index), "server");
 }
 
-void Workload::crash_server() { world_->host(server_host_).crash(CrashKind::kMemoryFirst); }
+void Workload::crash_server(uint32_t index) {
+  world_->host(servers_[index].host).crash(CrashKind::kMemoryFirst);
+}
+
+bool Workload::is_server(HostId host) const {
+  return std::any_of(servers_.begin(), servers_.end(),
+                     [host](const Server& server) { return server.host == host; });
+}
+
+Nanos Workload::meeting_bound() const {
+  const ros::HandleOptions& handle = plan_->handle;
+  // Round the list, to notice that an earlier one is back, to open there though a dead process or
+  // an opening of long ago has the place; twice, because a replica may be sent back in two parts.
+  const Nanos round = (handle.server_silent + handle.rpc_attempt + handle.connect) *
+                      static_cast<int64_t>(servers_.size());
+  return (round + plan_->server.heartbeat * 4 + plan_->server.lease) * 2 + kSlack;
+}
+
+std::string Workload::apart() const {
+  const ros::Directory* first = nullptr;
+  for (uint32_t i = 0; i < servers_.size(); ++i) {
+    const ros::Directory* directory = checkers_->directory(i);
+    if (directory == nullptr) continue;
+    if (first == nullptr) {
+      first = directory;
+    } else if (directory->clients() != 0) {
+      return std::to_string(directory->clients()) + " shards are still at " + servers_[i].address;
+    }
+  }
+  if (first == nullptr) return "no server is left";
+  for (const auto& worker : workers_) {
+    if (worker->lost || !worker->host->alive() || worker->handle == nullptr) continue;
+    const ros::HandleState state = worker->handle->state();
+    if (state == ros::HandleState::kPoisoned || state == ros::HandleState::kClosed) continue;
+    const auto group = first->groups().find({kModel, checkers_->replica_name(worker->replica)});
+    const bool known =
+        group != first->groups().end() && group->second.members[worker->shard] != nullptr;
+    if (!known)
+      return checkers_->describe_worker(worker->id) + " is not at the first server that is left";
+  }
+  return {};
+}
 
 void Workload::start_host(Host& host, bool reuse) {
   for (const auto& worker : workers_) {
     if (worker->host != &host) continue;
     worker->resting = Resting::kBusy;
     worker->stage_changed = nullptr;
+    worker->handle = nullptr;
     worker->odd_layout = false;
     worker->kept = false;
     worker->wants_latest = false;
@@ -137,17 +184,14 @@ void Workload::start_host(Host& host, bool reuse) {
 }
 
 void Workload::restart(Host& host, bool reuse) {
-  if (host.id() == server_host_) {
-    start_server();
-    return;
-  }
+  if (is_server(host.id())) return;  // not the injector's
   for (const auto& worker : workers_) {
     if (worker->host == &host && worker->lost) return;
   }
   start_host(host, reuse);
 }
 
-bool Workload::may_crash(Host& host) { return host.id() != server_host_; }
+bool Workload::may_crash(Host& host) { return !is_server(host.id()); }
 
 void Workload::lose(HostId host) {
   for (const auto& worker : workers_) {
@@ -245,11 +289,13 @@ void Workload::note_trainers() {
 
 // ---------------------------------------------------------------- lives
 
-flow::Task<void> Workload::run_server(Workload* self, Host* host) {
-  Result<std::unique_ptr<ros::Server>> server = ros::Server::start(
-      host, &host->control(), self->server_address_, self->plan_->server, self->checkers_);
+flow::Task<void> Workload::run_server(Workload* self, uint32_t index) {
+  Host* host = &self->world_->host(self->servers_[index].host);
+  Result<std::unique_ptr<ros::Server>> server =
+      ros::Server::start(host, &host->control(), self->servers_[index].address, self->plan_->server,
+                         self->checkers_->watch_server(index));
   WL_ASSERT(server.ok());
-  ServerLife life(self->checkers_, &(*server)->directory());
+  ServerLife life(self->checkers_, index, &(*server)->directory());
   co_await host->sleep_until(kForever);
 }
 
@@ -283,7 +329,7 @@ ros::OpenOptions Workload::open_options(const Worker& worker) const {
   options.node =
       worker.host->place().node.empty() ? worker.host->place().name : worker.host->place().node;
   options.datacenter = worker.host->place().datacenter;
-  options.servers = {server_address_};
+  for (const Server& server : servers_) options.servers.push_back(server.address);
   options.timing = plan_->handle;
   options.spot = plan_->is_spot(worker.replica);
   if (worker.role == Role::kTrainer) options.retain.latest = plan_->retain_latest;

@@ -43,9 +43,14 @@ class Workload final : public HostDirector {
   // One more replica, on hosts of its own, which replicates the latest once.
   void start_fresh();
   void enter(Stage stage);
-  void start_server();
-  void crash_server();
-  HostId server_host() const { return server_host_; }
+  void start_server(uint32_t index);
+  void crash_server(uint32_t index);
+  HostId server_host(uint32_t index) const { return servers_[index].host; }
+  bool is_server(HostId host) const;
+  // P9: who is not where all should be, or is there and not seen; empty: nobody.
+  std::string apart() const;
+  // From the last fault until nobody is.
+  Nanos meeting_bound() const;
 
   // Trainers that are there have published all their versions, and the rest had time to follow.
   bool has_run() const { return trainers_left_ == 0 && world_->now() >= followed_at_; }
@@ -86,8 +91,10 @@ class Workload final : public HostDirector {
     Resting resting = Resting::kBusy;
     Nanos latest_since;
     flow::Signal* stage_changed = nullptr;
-    ros::OffloadStore* offloads = nullptr;  // of its process
-    std::vector<TensorRow> rows;            // in the order of registration
+    ros::OffloadStore* offloads = nullptr;     // of its process
+    const ros::ShardHandle* handle = nullptr;  // open
+    uint64_t lineage = 0;                      // of its numbers
+    std::vector<TensorRow> rows;               // in the order of registration
     bool odd_layout = false;
     bool kept = false;  // unpublished, and the bytes are still those of `last`
     VersionId last;
@@ -112,7 +119,7 @@ class Workload final : public HostDirector {
   ros::Environment environment(const Worker& worker) const;
   ros::OpenOptions open_options(const Worker& worker) const;
 
-  static flow::Task<void> run_server(Workload* self, Host* host);
+  static flow::Task<void> run_server(Workload* self, uint32_t index);
   static flow::Task<void> run_host(Workload* self, Host* host);
   static flow::Task<void> run_worker(Workload* self, Worker* worker);
   // One open handle: until it is lost or given up.
@@ -157,8 +164,11 @@ class Workload final : public HostDirector {
   Checkers* checkers_;
   const Plan* plan_;
   Stage stage_ = Stage::kRun;
-  HostId server_host_;
-  std::string server_address_;
+  struct Server {
+    HostId host;
+    std::string address;
+  };
+  std::vector<Server> servers_;
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<NumberedVersion> versions_;
   std::vector<NumberedVersion> last_asked_;  // calls that asks_at_last() began

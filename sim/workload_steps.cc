@@ -30,7 +30,7 @@ Nanos Workload::drawn_span(const Worker& worker, const char* name, Nanos most) {
 // The first shard that comes to a publish decides its version: the next one, or what the other
 // trainers published last, or now and then a number of which everybody has had enough already.
 VersionId Workload::version_for(const Worker& worker, CallNumber number) {
-  const uint64_t group = checkers_->group_of(worker.replica);
+  const uint64_t group = worker.lineage;
   VersionId own_last;
   for (const NumberedVersion& known : versions_) {
     if (known.replica != worker.replica) continue;
@@ -50,12 +50,13 @@ VersionId Workload::version_for(const Worker& worker, CallNumber number) {
 
 Workload::Step Workload::next_step(Worker& worker, const ros::ShardHandle& handle) {
   const CallNumber number = handle.next_call();
+  worker.lineage = handle.lineage();
   const bool holds = handle.holds().has_value();
   if (worker.role != Role::kFresh) {
     // A call that another shard of the replica is in must be made by all.
     const bool behind = checkers_->largest_call(worker.replica) >= number.value;
     if (stage_ == Stage::kSettle && worker.role == Role::kRollout && !holds) {
-      const uint64_t group = checkers_->group_of(worker.replica);
+      const uint64_t group = worker.lineage;
       bool asked = false;
       for (const NumberedVersion& last : last_asked_) {
         asked = asked ||
@@ -146,7 +147,9 @@ flow::Task<void> Workload::run_worker(Workload* self, Worker* worker) {
       continue;
     }
     std::unique_ptr<ros::ShardHandle> handle = std::move(opened).value();
+    worker->handle = handle.get();
     co_await run_handle(self, worker, handle.get());
+    worker->handle = nullptr;
     const bool noticed = (self->plan_->spot >> worker->replica & 1) != 0 &&
                          self->chance(*worker, "work.notice", 500);
     co_await close_handle(self, worker, handle.get(), noticed);
@@ -342,8 +345,8 @@ flow::Task<void> Workload::receive(Workload* self, Worker* worker, ros::ShardHan
 flow::Task<void> Workload::list_once(Workload* self, Worker* worker) {
   const Nanos deadline = deadline_after(worker->host->now(), self->plan_->handle.rpc_attempt);
   self->checkers_->call_began(worker->id, "list", self->plan_->handle.rpc_attempt + seconds(2));
-  const auto listed =
-      co_await ros::list_replicas(self->environment(*worker), self->server_address_, "", deadline);
+  const auto listed = co_await ros::list_replicas(self->environment(*worker),
+                                                  self->servers_.front().address, "", deadline);
   self->checkers_->call_ended(worker->id);
   (void)listed;  // the server may be away: any answer is a good one
 }
@@ -352,7 +355,7 @@ flow::Task<void> Workload::wait_once(Workload* self, Worker* worker) {
   const Nanos patience = self->plan_->handle.rpc_attempt;
   self->checkers_->call_began(worker->id, "wait", patience + seconds(2));
   const Result<net::Content> there = co_await ros::wait_for_version(
-      self->environment(*worker), self->server_address_, kModel, {}, patience);
+      self->environment(*worker), self->servers_.front().address, kModel, {}, patience);
   self->checkers_->call_ended(worker->id);
   (void)there;  // any answer is a good one, in time
 }
@@ -363,7 +366,7 @@ flow::Task<void> Workload::rewind_once(Workload* self, Worker* worker) {
   const Nanos patience = self->plan_->handle.rpc_attempt;
   self->checkers_->call_began(worker->id, "rewind", patience + seconds(2));
   const Result<Generation> next = co_await ros::rewind_model(
-      self->environment(*worker), self->server_address_, kModel, expected, patience);
+      self->environment(*worker), self->servers_.front().address, kModel, expected, patience);
   self->checkers_->call_ended(worker->id);
   if (!next.ok()) co_return;
   if (*next != Generation{expected.value + 1})

@@ -35,6 +35,11 @@ class Demo(Case):
         self.assertIn("(tcp)", output)
         self.assertIn("every byte verified: 8 updates", output)
 
+    def test_chaos_with_a_standby(self):
+        output = self.demo("--size", "64MiB", "--steps", "3", "--rollouts", "2", "--chaos", "--servers", "2")
+        self.assertIn("kill -9 the first server", output)
+        self.assertIn("every byte verified: 12 updates", output)
+
     def test_chaos(self):
         for transport in ("auto", "tcp"):
             output = self.demo("--size", "64MiB", "--steps", "3", "--chaos", "--transport", transport)

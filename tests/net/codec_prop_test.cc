@@ -85,6 +85,29 @@ std::vector<VersionId> any_versions() {
   return versions;
 }
 
+GroupCallRequest any_call() {
+  return {CallNumber{any_u64()}, any_of(CallKind::kUpdate), any_version(), any_nanos(),
+          any_layout()};
+}
+Announcement any_announcement() {
+  Announcement announced;
+  announced.resumed = any<bool>();
+  if (!announced.resumed) return announced;  // it says nothing else
+  announced.lineage = any_u64();
+  announced.last_call = {any_u64()};
+  const int count = *rc::gen::inRange(0, 9);
+  for (int i = 0; i < count; ++i) {
+    announced.done.push_back({CallNumber{any_u64()}, any_of(CallKind::kUpdate), any_version(),
+                              any<bool>(), any_content(), any_code(), any_text(), any<bool>()});
+  }
+  announced.held = {
+      CallNumber{any_u64()},   any_content(), any_layout(), any<bool>(), any<bool>(), any_u64(),
+      AssignmentId{any_u64()}, any_text()};
+  announced.begun = any<bool>();
+  announced.pending = any_call();
+  return announced;
+}
+
 RequestBody any_request_body() {
   switch (*rc::gen::inRange<size_t>(0, std::variant_size_v<RequestBody>)) {
     case 0:
@@ -98,12 +121,14 @@ RequestBody any_request_body() {
                          {any_u32(), any_versions()},
                          any_of(OffloadFailure::kDrop),
                          any_u64(),
-                         any_text()};
+                         any_text(),
+                         any_u64(),
+                         any_u64(),
+                         any_announcement()};
     case 1:
-      return GroupCallRequest{CallNumber{any_u64()}, any_of(CallKind::kUpdate), any_version(),
-                              any_nanos(), any_layout()};
+      return any_call();
     case 2:
-      return PollRequest{any_u64(), any_u64(), any_nanos()};
+      return PollRequest{any_u64(), any_u64(), any_nanos(), any<bool>()};
     case 3:
       return ReleaseRequest{AssignmentId{any_u64()}, any_of(ReleaseKind::kPoisoned), any_u64(),
                             any_text()};
@@ -121,6 +146,8 @@ RequestBody any_request_body() {
       return RewindRequest{any_text(), Generation{any_u64()}, any_u64()};
     case 10:
       return WaitRequest{any_text(), any_version(), any_nanos()};
+    case 11:
+      return PingRequest{};
   }
   RC_FAIL("a kind of request has no generator");
   return CloseRequest{};
@@ -151,6 +178,8 @@ EventBody any_event_body() {
       return DropEvent{any_text()};
     case 7:
       return WithdrawnEvent{CallNumber{any_u64()}, any<bool>(), any_text()};
+    case 8:
+      return MoveEvent{};
   }
   RC_FAIL("a kind of event has no generator");
   return YieldEvent{};
@@ -167,7 +196,8 @@ ResponseBody any_response_body() {
       return Failure{any_of(FailureKind::kStaleSession), any_code(), any_text(), any_nanos(),
                      Incarnation{any_u64()}};
     case 1:
-      return OpenedResponse{CallNumber{any_u64()}, any_nanos(), any_nanos(), any_nanos()};
+      return OpenedResponse{CallNumber{any_u64()}, any_nanos(), any_nanos(),
+                            any_nanos(),           any<bool>(), any_u64()};
     case 2:
       return AcceptedResponse{};
     case 3: {

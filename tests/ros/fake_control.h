@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -124,14 +125,18 @@ class FakeControl final : public net::ControlPlane {
 
   flow::Task<Result<std::unique_ptr<net::Connection>>> connect(std::string address,
                                                                Nanos deadline) override {
-    co_await server_->runtime->sleep_for(millis(1));
-    if (!server_->reachable) {
-      co_await server_->runtime->sleep_until(deadline);
+    auto other = others.find(address);
+    FakeServer* server = other == others.end() ? server_ : other->second;
+    co_await server->runtime->sleep_for(millis(1));
+    if (!server->reachable) {
+      co_await server->runtime->sleep_until(deadline);
       co_return Error{ErrorCode::kUnreachable, address + " does not answer"};
     }
-    ++server_->connections;
-    co_return std::unique_ptr<net::Connection>(new FakeConnection(server_));
+    ++server->connections;
+    co_return std::unique_ptr<net::Connection>(new FakeConnection(server));
   }
+  std::map<std::string, FakeServer*> others;  // at addresses of their own
+
   Result<std::unique_ptr<net::Serving>> serve(std::string, net::RequestHandler*) override {
     return Error{ErrorCode::kInvalidArgument, "this one only connects"};
   }

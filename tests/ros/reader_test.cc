@@ -48,7 +48,7 @@ struct Side {
     for (const net::MemoryRange& range : layout.ranges())
       regions.push_back(*clock->run(plane->register_memory(range)));
     WL_ASSERT(source.start().ok());
-    source.set_incarnation(Incarnation{5});
+    source.add_incarnation(Incarnation{5});
     WL_ASSERT(source.set_layout(&layout, regions, checksums).ok());
   }
   // Bytes [0, bytes) of the stream.

@@ -48,6 +48,7 @@ class Cluster final {
     HostPlace place;
     place.name = "server";
     server_ = &world_.add_host(place);
+    checkers_.add_server(server_->id(), server_->address(7000));
     server_->start(serve(this), "server");
   }
   ~Cluster() {
@@ -165,9 +166,9 @@ class Cluster final {
   static flow::Task<void> serve(Cluster* self) {
     auto server =
         ros::Server::start(self->server_, &self->server_->control(), self->server_->address(7000),
-                           self->plan_.server, &self->checkers_);
+                           self->plan_.server, self->checkers_.watch_server(0));
     WL_ASSERT(server.ok());
-    self->checkers_.server_started(&(*server)->directory());
+    self->checkers_.server_started(0, &(*server)->directory());
     co_await self->server_->sleep_until(kForever);
   }
   static flow::Task<void> live(Member* member, Script script) {

@@ -180,12 +180,13 @@ TEST(FieldReport14, EveryReplyLostOnceChangesNothingTwice) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     Plan plan = draw_plan(Scenario::kQuiet, seed);
     plan.world.control.drop_first_replies = true;
+    plan.servers = 1;  // of two, a handle would leave for the other before it asks again
     Schedule schedule(plan);
     const Outcome outcome = schedule.run();
     ASSERT_FALSE(outcome.violation)
         << "seed " << seed << ": " << outcome.violation->promise << ": " << outcome.violation->text;
     EXPECT_GT(outcome.transfers, 0u);
-    EXPECT_GE(schedule.world().probe_hits()[ros::probes::kRepeated.id], 10u);
+    EXPECT_GE(schedule.world().probe_hits()[ros::probes::kRepeated.id], 5u);
   }
 }
 
