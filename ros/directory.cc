@@ -76,7 +76,6 @@ net::Response Directory::apply(const net::Request& request, Nanos now) {
   expire_leases(now);
   net::Response response{boot_, net::AcceptedResponse{}};
   const uint64_t who = request.header.incarnation.value;
-  if (!std::holds_alternative<net::PollRequest>(request.body)) retention_due_ = true;
   if (const auto* list_request = std::get_if<net::ListRequest>(&request.body)) {
     response.body = list(*list_request);
   } else if (const auto* wait_request = std::get_if<net::WaitRequest>(&request.body)) {

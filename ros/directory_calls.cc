@@ -193,6 +193,7 @@ void Directory::fail_call(Group& group, GroupCall& call, ErrorCode code, const s
     decision.message += "; version " + std::to_string(kept->content->content.version.value) +
                         " is retained and has no other copy, so it stays published";
     decision.kept = true;
+    retention_due_ = true;  // an offload that it waited for is not needed now
     return decide(group, call, std::move(decision));
   }
   decide(group, call, net::DecidedEvent{call.number, false, {}, code, message});

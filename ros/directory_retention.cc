@@ -257,7 +257,8 @@ net::ResponseBody Directory::withdraw(Client& client, const net::Request& reques
     client.gone = true;
     send(client, net::WithdrawnEvent{number, true, {}});
   } else {
-    client.leaving = number;  // settle() looks at it
+    client.leaving = number;
+    retention_due_ = true;
   }
   return net::AcceptedResponse{};
 }
@@ -479,6 +480,7 @@ net::ResponseBody Directory::rewind(const net::RewindRequest& rewind) {
   observer_->on_probe(probes::kRewound);
   observer_->on_rewound(rewind.model, next);
   sources_changed_ = true;
+  retention_due_ = true;
   ++copies_changed_;
   return net::RewoundResponse{next};
 }

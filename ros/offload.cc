@@ -40,6 +40,10 @@ HandleName OffloadStore::name(const Kept& kept) const {
 flow::Future<Result<Done>> OffloadStore::keep(Wanted wanted) {
   flow::Promise<Result<Done>> done(*environment_.runtime);
   flow::Future<Result<Done>> future = done.future();
+  if (close_by_ != kForever) {
+    done.set(Error{ErrorCode::kClosed, "its process is about to end"});
+    return future;
+  }
   auto kept = std::make_shared<Kept>(std::move(wanted), std::move(done));
   kept_.push_back(kept);
   tasks_.spawn(run(this, std::move(kept)), "offload.keep");
@@ -121,7 +125,7 @@ flow::Task<void> OffloadStore::run(OffloadStore* self, std::shared_ptr<Kept> kep
 }
 
 flow::Task<void> OffloadStore::close(Nanos deadline) {
-  close_by_ = deadline;
+  close_by_ = deadline;  // and nothing new is taken
   for (const std::shared_ptr<Kept>& kept : kept_)
     if (kept->core != nullptr) kept->core->let_go();
   while (!kept_.empty()) co_await changed_.wait();

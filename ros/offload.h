@@ -48,7 +48,7 @@ class OffloadStore {
   // it. The offload goes on when the future is dropped.
   flow::Future<Result<Done>> keep(Wanted wanted);
   // Before the process ends: hands over what is retained and was taken by nobody else, until the
-  // deadline; then lets it go. Nothing is kept afterwards.
+  // deadline; then lets it go. Nothing is kept afterwards, and nothing taken any more.
   flow::Task<void> close(Nanos deadline);
 
   uint64_t bytes() const { return bytes_; }  // of all offloads; 0 when nothing is kept (P11)

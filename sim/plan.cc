@@ -173,7 +173,8 @@ void draw_habits(Dice& dice, Plan& plan) {
 
 void draw_retention(Dice& dice, Plan& plan) {
   Habits& habits = plan.habits;
-  const bool retains = dice.percent(45);
+  const bool retains = dice.percent(40);
+  const Nanos in_time = dice.log(seconds(5), seconds(40));
   const auto latest = static_cast<uint32_t>(dice.between(1, 2));
   const uint64_t exact = dice.between(1, 3);
   const bool names = dice.percent(25);
@@ -189,6 +190,7 @@ void draw_retention(Dice& dice, Plan& plan) {
   habits.wait = dice.maybe(10, 60);
   habits.notice = dice.percent(50) ? static_cast<uint32_t>(dice.log(10, 80)) : 0;
   if (!retains) return;
+  plan.server.offload = in_time;
   plan.retain_latest = latest;
   if (names) plan.retain_exact = exact;
   if (spots) plan.spot = spot;

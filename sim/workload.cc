@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "sim/host_memory.h"
+
 namespace weightlane::sim {
 namespace {
 
@@ -14,19 +16,6 @@ HostPlace named(std::string name) {
   place.name = std::move(name);
   return place;
 }
-
-// What a process keeps for others.
-class SimHostMemory final : public net::HostMemory {
- public:
-  explicit SimHostMemory(Host* host) : host_(host) {}
-  Result<net::MemoryRange> allocate(uint64_t bytes) override {
-    return net::MemoryRange{host_->memory().allocate(bytes), bytes, net::Device::kHost, 0};
-  }
-  void release(net::MemoryRange range) override { host_->memory().free(range.address); }
-
- private:
-  Host* host_;
-};
 
 // Tells the checkers which directory is the real one, for as long as it is.
 class ServerLife {

@@ -143,6 +143,8 @@ class Workload final : public HostDirector {
   static flow::Task<void> list_once(Workload* self, Worker* worker);
   static flow::Task<void> wait_once(Workload* self, Worker* worker);
   static flow::Task<void> rewind_once(Workload* self, Worker* worker);
+  // Its process takes its leave: what it keeps for others is handed over, or lost.
+  static flow::Task<void> hand_over(Workload* self, Worker* worker);
 
   void lay_out_memory(Worker& worker);
   std::vector<ros::TensorSpec> tensors(const Worker& worker) const;

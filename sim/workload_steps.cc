@@ -150,9 +150,10 @@ flow::Task<void> Workload::run_worker(Workload* self, Worker* worker) {
     worker->handle = handle.get();
     co_await run_handle(self, worker, handle.get());
     worker->handle = nullptr;
-    const bool noticed = (self->plan_->spot >> worker->replica & 1) != 0 &&
-                         self->chance(*worker, "work.notice", 500);
+    const bool spot = (self->plan_->spot >> worker->replica & 1) != 0;
+    const bool noticed = self->chance(*worker, "work.notice", spot ? 500 : 100);
     co_await close_handle(self, worker, handle.get(), noticed);
+    if (noticed) co_await hand_over(self, worker);
   }
   worker->resting = Resting::kClosed;
   co_await changed.wait();
@@ -358,6 +359,17 @@ flow::Task<void> Workload::wait_once(Workload* self, Worker* worker) {
       self->environment(*worker), self->servers_.front().address, kModel, {}, patience);
   self->checkers_->call_ended(worker->id);
   (void)there;  // any answer is a good one, in time
+}
+
+flow::Task<void> Workload::hand_over(Workload* self, Worker* worker) {
+  const Nanos span = self->drawn_span(*worker, "work.hand_over", seconds(4));
+  self->checkers_->call_began(worker->id, "hand over", span + self->bound_);
+  co_await worker->offloads->close(deadline_after(worker->host->now(), span));
+  self->checkers_->call_ended(worker->id);
+  const uint64_t left = self->checkers_->retention().bytes(worker->host->id());
+  if (left != 0 && !self->checkers_->retention().poisoned(worker->host->id()))
+    self->checkers_->violate("P11", worker->host->place().name + " has handed over, and keeps " +
+                                        std::to_string(left) + " bytes");
 }
 
 // A trainer goes back: what it publishes next has a lower number.

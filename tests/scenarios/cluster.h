@@ -9,10 +9,12 @@
 #include <utility>
 #include <vector>
 
+#include "ros/offload.h"
 #include "ros/server.h"
 #include "ros/shard_handle.h"
 #include "sim/checkers.h"
 #include "sim/data_plane.h"
+#include "sim/host_memory.h"
 #include "sim/plan.h"
 #include "sim/world.h"
 
@@ -31,6 +33,7 @@ struct Member {
   TensorRow row;                                        // one tensor
   std::unique_ptr<ros::ShardHandle>* handle = nullptr;  // in the frame of its life; null: not open
   std::optional<ErrorCode> error;                       // of the last call
+  std::string message;                                  // of that error
   std::optional<VersionId> got;  // by the last replicate or update that succeeded
   uint32_t finished = 0;         // scripts run to the end
 };
@@ -119,6 +122,11 @@ class Cluster final {
     note(member, result);
     if (!(*member->handle)->holds()) member->cluster->write(member, kScribble);
   }
+  static flow::Task<void> close(Member* member, Nanos deadline = kForever) {
+    const Result<Done> result = co_await (*member->handle)->close(deadline);
+    note(member, result);
+    if (result.ok()) member->cluster->write(member, kScribble);
+  }
   static flow::Task<void> replicate(Member* member, net::VersionSpec version, Nanos timeout) {
     const Result<VersionId> result = co_await (*member->handle)->replicate(version, timeout);
     note(member, result);
@@ -157,6 +165,7 @@ class Cluster final {
   static void note(Member* member, const Result<T>& result) {
     member->error.reset();
     if (!result.ok()) member->error = result.error().code;
+    if (!result.ok()) member->message = result.error().message;
   }
   void write(Member* member, uint64_t bits) {
     std::vector<uint64_t> tags(member->row.count);
@@ -186,8 +195,17 @@ class Cluster final {
     options.node = host->place().name;
     options.servers = {self->server_->address(7000)};
     options.timing = self->plan_.handle;
+    options.spot = (self->plan_.spot >> member->index & 1) != 0;
+    if (member->replica.front() == 't') options.retain.latest = self->plan_.retain_latest;
+    if (self->plan_.offload_drop != 0) options.on_offload_failure = net::OffloadFailure::kDrop;
+    SimHostMemory memory(host);
+    ros::OffloadOptions limits;
+    limits.limit_bytes = self->plan_.offload_limit;
+    ros::OffloadStore offloads(
+        {host, &host->control(), &host->data(), self->checkers_.retention().watch(host->id())},
+        &memory, limits);
     ros::Environment environment{host, &host->control(), &host->data(),
-                                 self->checkers_.watch(member->worker)};
+                                 self->checkers_.watch(member->worker), &offloads};
     auto opened = co_await ros::ShardHandle::open(environment, options,
                                                   deadline_after(host->now(), seconds(60)));
     WL_ASSERT(opened.ok());
