@@ -230,8 +230,15 @@ void RetentionChecker::hidden(std::string_view replica, net::Content content) {
   const auto& groups = checkers_.directory()->groups();
   const auto found = groups.find({kModel, std::string(replica)});
   if (found == groups.end()) return;
-  for (const ros::Client* member : found->second.members)
+  CallNumber lowest{UINT64_MAX};
+  CallNumber highest;
+  for (const ros::Client* member : found->second.members) {
     if (member == nullptr) return;  // lost
+    lowest = std::min(lowest, member->last_call);
+    highest = std::max(highest, member->last_call);
+  }
+  // A shard that has fallen too far behind the others is as good as lost.
+  if (highest.value > lowest.value + plan_.server.calls_ahead_most) return;
   if (!retained(content) || other_copy(replica, content)) return;
   if (aborting_.value != 0) {
     // A shard has lost what it had, or its machine's notice is over: as good as a crash.
