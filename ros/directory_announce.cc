@@ -311,7 +311,14 @@ void Directory::adopt_calls(Client& client, const net::Announcement& announced, 
     call.receiving = nullptr;
     net::DecidedEvent end{done.number, done.ok, done.content, done.code, done.message};
     end.kept = done.kept;
-    decide(group, call, std::move(end));
+    // Not this server's decision: it only passes it on.
+    call.decided = true;
+    call.decision = std::move(end);
+    for (Client* member : group.members) {
+      if (member == nullptr) continue;
+      const ShardCall& waiting = call.shards[member->shard.value];
+      if (waiting.made && !waiting.answered) answer(*member, call);
+    }
   }
   std::vector<Publication*> gone;
   for (auto& [number, publication] : group.publications)
