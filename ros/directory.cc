@@ -17,6 +17,8 @@ constexpr size_t kTextLimit = 4096;       // bytes of an endpoint or node
 constexpr uint32_t kShardsLimit = 65536;  // shards of a replica
 constexpr size_t kRetainLimit = 1024;     // versions that one handle names
 constexpr int64_t kGapHeartbeats = 3;     // a server that did not run for so long was paused itself
+// Heartbeats of silence, from a partial replica that its reader gave up.
+constexpr int64_t kSuspectHeartbeats = 2;
 // Assignments of two servers must not share a number: a reader may tell either of its end.
 constexpr unsigned kAssignmentBits = 24;
 
@@ -114,6 +116,7 @@ net::ResponseBody Directory::dispatch(Client& client, const net::Request& reques
     client.last_sequence = request.header.sequence;
   observer_->on_request(request, repeated);
   client.last_heard = now;
+  if (std::exchange(client.suspected, false)) sources_changed_ = true;
 
   if (const auto* poll_request = std::get_if<net::PollRequest>(&request.body))
     return poll(client, *poll_request);
@@ -254,6 +257,10 @@ net::ResponseBody Directory::release(Client& client, const net::ReleaseRequest& 
   ShardHolding& holding = reader.shards[client.shard.value];
   client.sealed_bytes = release.sealed_bytes;
   if (release.kind == net::ReleaseKind::kFailed) {
+    if (Client* failed = assignment.source->group->members[client.shard.value]) {
+      failed->suspected = true;
+      note_deadline(std::max(now + nanos(1), gone_at(*failed)));
+    }
     holding.avoid = assignment.source->group->id;
     holding.retry_at = now + options_.retry_same_source;
     if (assignment.source->group->datacenter == client.group->datacenter) ++holding.failures_here;
@@ -352,6 +359,19 @@ void Directory::tick(Nanos now) {
   observer_->on_applied(*this, now);
 }
 
+Nanos Directory::patience(const Client& client) const {
+  const Nanos suspect = options_.heartbeat * kSuspectHeartbeats;
+  const Group& group = *client.group;
+  if (!client.suspected || suspect >= options_.lease || group.offload != 0) return options_.lease;
+  for (const auto& [number, publication] : group.publications)
+    if (publication->complete || !publication->receiving) return options_.lease;
+  return suspect;
+}
+
+Nanos Directory::gone_at(const Client& client) const {
+  return std::max(client.last_heard, leases_since_) + patience(client) + nanos(1);
+}
+
 void Directory::expire_leases(Nanos now) {
   if (now - last_tick_ > options_.heartbeat * kGapHeartbeats && !clients_.empty()) {
     // This process was paused, so silence proves nothing about the clients.
@@ -364,12 +384,12 @@ void Directory::expire_leases(Nanos now) {
   while (found) {  // losing one member may change others, so look again from the start
     found = false;
     for (auto& [who, client] : clients_) {
-      const Nanos heard = std::max(client.last_heard, leases_since_);
-      if (heard + options_.lease >= now || WL_BUG(kLeaseIgnored)) continue;
+      if (gone_at(client) > now || WL_BUG(kLeaseIgnored)) continue;
       observer_->on_probe(probes::kEvicted);
       observer_->on_evicted(client.group->model, client.group->replica, client.shard);
       lose_member(client,
-                  "not heard for " + std::to_string(options_.lease.count / 1'000'000) + " ms", now);
+                  "not heard for " + std::to_string(patience(client).count / 1'000'000) + " ms",
+                  now);
       found = true;
       break;
     }
@@ -405,6 +425,10 @@ void Directory::settle(Nanos now) {
 void Directory::find_next_deadline(Nanos now) {
   next_deadline_ = kForever;
   if (!clients_.empty() || !buried_.empty()) note_deadline(now + options_.heartbeat);
+  for (const auto& [who, client] : clients_) {
+    if (client.suspected && patience(client) < options_.lease)
+      note_deadline(std::max(now + nanos(1), gone_at(client)));
+  }
   for (const auto& [name, group] : groups_) {
     for (const auto& [number, call] : group.calls) {
       if (call.decided) continue;

@@ -147,6 +147,7 @@ struct Client {
   uint64_t session = 0;
   uint64_t last_sequence = 0;
   Nanos last_heard;
+  bool suspected = false;     // its reader could not read it, and it was not heard since
   CallNumber last_call;       // the highest made
   bool last_answered = true;  // its decision is in the mailbox
   uint64_t next_event = 1;
@@ -337,7 +338,11 @@ class Directory {
     if (when < next_deadline_) next_deadline_ = when;
   }
   void expire_leases(Nanos now);
-  void settle(Nanos now);  // runs the scheduler, drops what nobody needs
+  // How long it may be silent: a replica that only receives has less when it is suspected, because
+  // it holds up its own source and everybody behind it, and nothing is lost with it.
+  Nanos patience(const Client& client) const;
+  Nanos gone_at(const Client& client) const;  // it is evicted then, if it is not heard before
+  void settle(Nanos now);                     // runs the scheduler, drops what nobody needs
   void find_next_deadline(Nanos now);
   // Queue for sources: re-routes go before new calls, each in the order of asking.
   void enqueue(Group& group, CallNumber number, bool reroute);

@@ -330,6 +330,8 @@ bool Scheduler::eligible(const Publication& candidate, const Group& group,
   }
   if (candidate.complete) return true;
   if (!pipelining || !candidate.receiving) return false;
+  for (uint32_t shard : shards)
+    if (candidate.group->members[shard]->suspected) return false;
   if (chain_length(candidate) == kUnrooted && !WL_BUG(kCycle)) return false;
   return reader == nullptr || WL_BUG(kCycle) || !reads_from(candidate, *reader);
 }

@@ -305,6 +305,45 @@ TEST(Loss, InTheMiddleOfAChain) {
   EXPECT_EQ(again.content, reading.content);
 }
 
+// A dead machine says nothing. r2 cannot read r1, the server does not hear it: its place at the
+// trainer is free long before its lease is over.
+TEST(Loss, OfAPartialIsBelievedEarlierWhenItsReaderSaysSo) {
+  Desk desk;
+  Member trainer = desk.publisher("trainer", 1);
+  Member r1 = reader_of(desk, "r1", latest());
+  Member r2 = reader_of(desk, "r2", latest());
+  const auto reading = only<net::AssignedEvent>(r2.news());
+  EXPECT_EQ(reading.source.incarnation, r1.who);
+  r2.release(reading.assignment, net::ReleaseKind::kFailed);
+  desk.pass(seconds(2), {&trainer, &r2});
+  EXPECT_THAT(all_of<net::AssignedEvent>(r2.news()), IsEmpty());  // nor is it sent to r1 again
+  desk.pass(seconds(1), {&trainer, &r2});
+  EXPECT_EQ(only<net::AssignedEvent>(r2.news()).source.incarnation, trainer.who);
+}
+
+// One that is only out of its reader's reach is heard, and stays.
+TEST(Loss, OfAPartialThatIsHeardIsNotBelieved) {
+  Desk desk;
+  Member trainer = desk.publisher("trainer", 1);
+  Member r1 = reader_of(desk, "r1", latest());
+  Member r2 = reader_of(desk, "r2", latest());
+  r2.release(only<net::AssignedEvent>(r2.news()).assignment, net::ReleaseKind::kFailed);
+  desk.pass(seconds(2), {&trainer, &r1, &r2});
+  EXPECT_EQ(only<net::AssignedEvent>(r2.news()).source.incarnation, r1.who);
+  desk.pass(seconds(5), {&trainer, &r2});  // silent from now on, and nobody complains
+  EXPECT_THAT(all_of<net::AssignedEvent>(r2.news()), IsEmpty());
+}
+
+// A whole copy is believed dead only after its lease: a version may go with it.
+TEST(Loss, OfAWholeCopyIsNeverBelievedEarlier) {
+  Desk desk;
+  Member trainer = desk.publisher("trainer", 1);
+  Member reader = reader_of(desk, "reader", latest());
+  reader.release(only<net::AssignedEvent>(reader.news()).assignment, net::ReleaseKind::kFailed);
+  desk.pass(seconds(9), {&reader});
+  EXPECT_EQ(only<net::AssignedEvent>(reader.news()).source.incarnation, trainer.who);
+}
+
 TEST(Loss, AFailedTransferTakesItsReadersWithIt) {
   Desk desk;
   Member trainer = desk.publisher("trainer", 1);
