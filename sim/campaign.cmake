@@ -4,8 +4,10 @@ wl_library(wl_campaign campaign.cc checkers.cc checkers_servers.cc plan.cc pool.
                        workload_steps.cc
            DEPS wl_sim)
 
+include(paper/paper.cmake)
+
 add_executable(weightlane-sim main.cc)
-target_link_libraries(weightlane-sim PRIVATE wl_campaign wl_ros)
+target_link_libraries(weightlane-sim PRIVATE wl_campaign wl_paper wl_ros)
 add_executable(weightlane-sim-bugs main.cc bugs.cc)
 target_link_libraries(weightlane-sim-bugs PRIVATE wl_campaign wl_ros_bugs)
 foreach(program IN ITEMS weightlane-sim weightlane-sim-bugs)

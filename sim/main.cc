@@ -14,6 +14,8 @@
 #include "sim/story.h"
 #ifdef WEIGHTLANE_PLANTED_BUGS
 #include "sim/bugs.h"
+#else
+#include "sim/paper/command.h"
 #endif
 
 namespace weightlane::sim {
@@ -234,6 +236,10 @@ int run_main(int count, char** words) {
 #endif
   bugs->footer("example: weightlane-sim bugs --seeds 1000 --jobs 2");
 
+#ifndef WEIGHTLANE_PLANTED_BUGS
+  const paper::PaperCommand paper(app);
+#endif
+
   if (count > 1 && words[1][0] != '-') {
     std::string known;
     bool found = false;
@@ -263,6 +269,7 @@ int run_main(int count, char** words) {
 #ifdef WEIGHTLANE_PLANTED_BUGS
   return command_bugs(arguments);
 #else
+  if (const std::optional<int> status = paper.run()) return *status;
   return command_bugs(count, words);
 #endif
 }
