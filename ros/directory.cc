@@ -116,7 +116,7 @@ net::ResponseBody Directory::dispatch(Client& client, const net::Request& reques
     client.last_sequence = request.header.sequence;
   observer_->on_request(request, repeated);
   client.last_heard = now;
-  if (std::exchange(client.suspected, false)) sources_changed_ = true;
+  if (!repeated && std::exchange(client.suspected, false)) sources_changed_ = true;
 
   if (const auto* poll_request = std::get_if<net::PollRequest>(&request.body))
     return poll(client, *poll_request);

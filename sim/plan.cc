@@ -65,8 +65,8 @@ void draw_protocol(Dice& dice, Plan& plan) {
   world.data.granule_bytes = granule;
   uint64_t total = 0;
   for (uint32_t t = 0; t < plan.tensors; ++t) total += plan.granules[t];
-  // A slice is some granules; a shard has no more than about 24 of them, so that a run stays small.
-  const uint64_t least = std::max<uint64_t>(1, total / 24);
+  // A slice is some granules; a shard has no more than about 14 of them, so that a run stays small.
+  const uint64_t least = std::max<uint64_t>(1, total / 14);
   plan.handle.slice_bytes = granule * dice.between(least, least + 7);
   const uint64_t window = dice.between(1, 8);
   plan.handle.window_bytes = plan.handle.slice_bytes * window;
@@ -208,6 +208,10 @@ void draw_lease(Dice& dice, Plan& plan) {
     server.lease = server.lease / static_cast<int64_t>(divide);
     if (divide > 3) server.heartbeat = server.heartbeat / 2;
   }
+  // Heartbeats are the greater part of what happens in an idle cluster: most plans have no more of
+  // them than it takes to find an eviction that should not be.
+  const bool sparse = dice.percent(60);
+  if (sparse) server.heartbeat = server.lease / 4;
   const bool impatient = dice.percent(10);
   const uint64_t ahead = dice.between(6, 10);
   if (impatient) server.calls_ahead_most = ahead;
