@@ -20,6 +20,10 @@ namespace weightlane::ros {
 // sim/bugs.cc has a line of description for each.
 enum class PlantedBug : uint8_t {
   kNone,
+  // Real ones of this code, each with a trace in traces/.
+  kUnpublishTimer,  // the rest of an unpublish is a deadline, for ever in the past
+  kEvictionLate,    // what an eviction changed is settled after the request that found it
+  // Others.
   kSkipSeal,            // data is accepted without looking at the stamp again
   kIgnoreStamp,         // the block is read again, the stamp not compared
   kProvenEarly,         // one's own `proven` advances before the READs completed

@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdio>
 #include <memory>
 
 #include "ros/probes.h"
 #include "sim/hash.h"
+#include "sim/judge.h"
 #include "sim/pool.h"
 
 namespace weightlane::sim {
@@ -23,11 +23,6 @@ constexpr uint64_t kEventsBucket = 64;
 
 unsigned long long wide(uint64_t value) { return value; }  // for printf
 
-int64_t monotonic_ms() {
-  const auto since = std::chrono::steady_clock::now().time_since_epoch();  // lint: wall clock
-  return std::chrono::duration_cast<std::chrono::milliseconds>(since).count();
-}
-
 struct Totals {
   uint64_t schedules = 0;
   uint64_t violations = 0;
@@ -35,6 +30,7 @@ struct Totals {
   uint64_t heartbeats = 0;
   uint64_t transfers = 0;
   uint64_t hash = 0;
+  uint64_t simulated_ms = 0;
   std::array<uint32_t, kBuckets> event_counts{};     // by kEventsBucket
   std::array<uint32_t, kBuckets> busy_counts{};      // by kEventsBucket
   std::array<uint32_t, kBuckets> transfer_counts{};  // exact
@@ -81,7 +77,8 @@ std::string trace_path(const CampaignOptions& options, uint64_t seed) {
          ".trace";
 }
 
-void report_violation(const CampaignOptions& options, const TraceFile& trace) {
+void report_violation(const CampaignOptions& options, TraceFile trace) {
+  trace.bug = options.bug;
   const std::string path = trace_path(options, trace.seed);
   const Result<Done> written = write_trace(path, trace);
   std::fprintf(stderr, "violation: seed %llu: %s (%s)\n", wide(trace.seed), trace.story.c_str(),
@@ -94,6 +91,7 @@ void add_outcome(Totals& totals, const Outcome& outcome) {
   totals.heartbeats += outcome.heartbeats;
   totals.transfers += outcome.transfers;
   totals.hash += mix64(outcome.hash, outcome.seed);
+  totals.simulated_ms += static_cast<uint64_t>(outcome.ended.count / 1'000'000);
   ++totals.event_counts[std::min<uint64_t>(outcome.events / kEventsBucket, kBuckets - 1)];
   ++totals.busy_counts[std::min<uint64_t>(outcome.busy_events / kEventsBucket, kBuckets - 1)];
   ++totals.transfer_counts[std::min<uint64_t>(outcome.transfers, kBuckets - 1)];
@@ -156,7 +154,7 @@ bool bury(const CampaignOptions& options, Board& board, const ChildEnd& end) {
   trace.seed = seed;
   trace.promise = "assertion";
   trace.config = plan_text(plan);
-  report_violation(options, trace);
+  report_violation(options, std::move(trace));
   return true;
 }
 
@@ -311,6 +309,7 @@ CampaignResult run_campaign(const CampaignOptions& options) {
     result.heartbeats += part.heartbeats;
     result.transfers += part.transfers;
     result.hash += part.hash;
+    result.simulated_seconds += static_cast<double>(part.simulated_ms) * 1e-3;
     for (size_t i = 0; i < kBuckets; ++i) {
       events[i] += part.event_counts[i];
       busy[i] += part.busy_counts[i];
@@ -332,27 +331,28 @@ CampaignResult run_campaign(const CampaignOptions& options) {
 std::string summary(const CampaignResult& result, bool json) {
   const double rate =
       result.seconds > 0 ? static_cast<double>(result.schedules) / result.seconds : 0;
-  char text[512];
+  const double speed = result.seconds > 0 ? result.simulated_seconds / result.seconds : 0;
+  char text[640];
   if (json) {
     std::snprintf(
         text, sizeof text,
         "{\"schedules\":%llu,\"violations\":%llu,\"seconds\":%.1f,\"schedules_per_second\":%.1f,"
         "\"events\":%llu,\"hash\":\"%016llx\",\"events_median\":%llu,\"busy_events_median\":%llu,"
-        "\"transfers_median\":%llu,\"heartbeats\":%llu}\n",
+        "\"transfers_median\":%llu,\"heartbeats\":%llu,\"simulated_over_real\":%.0f}\n",
         wide(result.schedules), wide(result.violations), result.seconds, rate, wide(result.events),
         wide(result.hash), wide(result.events_median), wide(result.busy_events_median),
-        wide(result.transfers_median), wide(result.heartbeats));
+        wide(result.transfers_median), wide(result.heartbeats), speed);
     return text;
   }
   std::snprintf(text, sizeof text,
                 "median of a schedule: %llu events (%llu without what heartbeats cause), "
                 "%llu shard transfers completed; heartbeats: %llu\n"
                 "schedules=%llu violations=%llu seconds=%.1f schedules_per_second=%.1f events=%llu "
-                "hash=%016llx\n",
+                "hash=%016llx simulated_over_real=%.0f\n",
                 wide(result.events_median), wide(result.busy_events_median),
                 wide(result.transfers_median), wide(result.heartbeats), wide(result.schedules),
                 wide(result.violations), result.seconds, rate, wide(result.events),
-                wide(result.hash));
+                wide(result.hash), speed);
   return text;
 }
 

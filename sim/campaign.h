@@ -24,6 +24,7 @@ struct CampaignOptions {
   bool check_determinism = false;
   bool json = false;
   bool probes = false;                 // count what was reached
+  std::string bug;                     // planted, already switched on; for the traces
   std::string traces = "traces";       // folder for trace files; must exist
   uint64_t violations_most = 20;       // stop after so many
   int64_t schedule_seconds_most = 60;  // of real time, then it is said to hang
@@ -46,7 +47,8 @@ struct CampaignResult {
   uint64_t busy_events_median = 0;  // without those that heartbeats cause
   uint64_t transfers_median = 0;
   uint64_t hash = 0;
-  double seconds = 0;  // of real time
+  double seconds = 0;            // of real time
+  double simulated_seconds = 0;  // of virtual time, over all schedules
   std::vector<ProbeLine> probes;
 };
 

@@ -127,9 +127,9 @@ Checkers::Checkers(World& world, const Plan& plan)
 
 Checkers::~Checkers() { world_.set_observer(nullptr); }
 
-void Checkers::violate(const char* promise, const std::string& text) {
+void Checkers::violate(const char* promise, const std::string& text, uint32_t site) {
   if (violation_) return;
-  violation_ = Violation{promise, text, world_.now()};
+  violation_ = Violation{promise, text, world_.now(), site};
   std::replace(violation_->text.begin(), violation_->text.end(), '\n', ';');  // one line of story
   if (story_ != nullptr) story_->line(world_.now(), "checker", promise, text);
   world_.request_stop();

@@ -46,6 +46,7 @@ struct Violation {
   std::string promise;  // "P1"
   std::string text;
   Nanos at;
+  uint32_t site = 0;  // line of the check that fired: what `shrink` keeps the same
 };
 
 // Receives the story of a run, a line per state transition; see sim/story.h.
@@ -86,7 +87,7 @@ class Checkers final : public WorldObserver {
 
   void tell(StoryTeller* story) { story_ = story; }
   const std::optional<Violation>& violation() const { return violation_; }
-  void violate(const char* promise, const std::string& text);
+  void violate(const char* promise, const std::string& text, uint32_t site = __builtin_LINE());
 
   // ---- The cluster, as the workload builds it.
   WorkerId add_worker(HostId host, uint32_t replica, uint32_t shard, std::string name);

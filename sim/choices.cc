@@ -53,8 +53,20 @@ bool ChoiceSource::overridden(Stream& s, uint64_t index, uint32_t n, uint32_t& v
   return true;
 }
 
+void ChoiceSource::count(StreamId id, uint64_t index, const char* name, uint32_t n, uint32_t value,
+                         std::span<const uint32_t> weights) {
+  uint32_t possible = 0;
+  for (size_t i = 0; i < weights.size() && i < 31; ++i) {
+    if (weights[i] != 0) possible |= 2u << i;
+  }
+  if (n < 2 || (!weights.empty() && possible == 0 && value == 0)) return;
+  census_->push_back({id, index, n, value, possible, name});
+}
+
 uint32_t ChoiceSource::settle(StreamId id, uint64_t index, const char* name, uint32_t n,
-                              uint32_t value) {
+                              uint32_t value, std::span<const uint32_t> weights) {
+  if (census_ != nullptr) [[unlikely]]
+    count(id, index, name, n, value, weights);
   if (value == 0) return 0;
   ++deviations_seen_;
   if (recording_) [[unlikely]] {
@@ -93,7 +105,7 @@ uint32_t ChoiceSource::weighted(StreamId id, const char* name,
       left -= per_million[i];  // wraps only when decided
     }
   }
-  return settle(id, index, name, n, value);
+  return settle(id, index, name, n, value, per_million);
 }
 
 int64_t ChoiceSource::between(StreamId id, const char* name, int64_t low, int64_t high) {

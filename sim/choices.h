@@ -59,6 +59,17 @@ struct Deviation {
   const char* name = nullptr;  // a string literal; in overrides it may be null
 };
 
+// A draw that had more than one outcome, whatever it came out as: what could be chosen otherwise.
+struct Draw {
+  StreamId stream;
+  uint64_t index = 0;
+  uint32_t n = 0;
+  uint32_t value = 0;
+  // Bit v: outcome v can come out in a seeded run (a fault whose rate is 0 cannot). 0: all can.
+  uint32_t possible = 0;
+  const char* name = nullptr;
+};
+
 enum class ChoiceMode : uint8_t { kSeed, kReplay };
 
 class ChoiceSource {
@@ -70,6 +81,8 @@ class ChoiceSource {
   // Before the first draw. An override's value is cut to n - 1 when the draw has fewer outcomes.
   void set_overrides(std::span<const Deviation> overrides);
   void set_recording(bool on) { recording_ = on; }
+  // Every draw with a choice in it is added to `into`, which outlives the source. Null: none.
+  void set_census(std::vector<Draw>* into) { census_ = into; }
 
   // [0, n); n >= 1.
   uint32_t choose(StreamId stream, const char* name, uint32_t n);
@@ -110,11 +123,15 @@ class ChoiceSource {
   static uint64_t raw(const Stream& s, uint64_t index);
   // Takes one index; true when an override decided.
   bool overridden(Stream& s, uint64_t index, uint32_t n, uint32_t& value) const;
-  uint32_t settle(StreamId id, uint64_t index, const char* name, uint32_t n, uint32_t value);
+  uint32_t settle(StreamId id, uint64_t index, const char* name, uint32_t n, uint32_t value,
+                  std::span<const uint32_t> weights = {});
+  void count(StreamId id, uint64_t index, const char* name, uint32_t n, uint32_t value,
+             std::span<const uint32_t> weights);
 
   uint64_t seed_;
   ChoiceMode mode_;
   bool recording_ = false;
+  std::vector<Draw>* census_ = nullptr;
   uint64_t draws_ = 0;
   uint64_t deviations_seen_ = 0;
   std::vector<Stream> streams_;

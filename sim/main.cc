@@ -6,12 +6,13 @@
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
 
 #include "sim/campaign.h"
-#include "sim/story.h"
+#include "sim/tools.h"
 #ifdef WEIGHTLANE_PLANTED_BUGS
 #include "sim/bugs.h"
 #else
@@ -21,13 +22,6 @@
 namespace weightlane::sim {
 namespace {
 
-constexpr int kBadArguments = 2;
-
-int complain(const std::string& text) {
-  std::fprintf(stderr, "weightlane-sim: %s\n", text.c_str());
-  return kBadArguments;
-}
-
 std::string scenarios_help() {
   std::string text = "what befalls the cluster:";
   for (Scenario scenario : kScenarios) {
@@ -36,14 +30,28 @@ std::string scenarios_help() {
   return text;
 }
 
+// A decimal number, 0x and digits, or a commit's hash, whose first twelve digits count.
+bool seed_from(const std::string& text, uint64_t& seed) {
+  const bool prefixed = text.rfind("0x", 0) == 0;
+  const bool decimal =
+      text.find_first_not_of("0123456789") == std::string::npos && text.size() < 20;
+  std::string digits = prefixed ? text.substr(2) : text;
+  if (!decimal && !prefixed) digits = digits.substr(0, 12);
+  char* end = nullptr;
+  errno = 0;
+  seed = std::strtoull(digits.c_str(), &end, decimal ? 10 : 16);
+  return errno == 0 && !digits.empty() && *end == '\0' && digits[0] != '-';
+}
+
 struct Arguments {
   CampaignOptions campaign;
   std::string scenario = "default";
-  std::string trace;
+  ToolOptions tool;
   std::string save;
   uint64_t seed = 0;
 #ifdef WEIGHTLANE_PLANTED_BUGS
   BugOptions bugs;
+  TracesOptions traces;
 #endif
 };
 
@@ -68,8 +76,16 @@ bool check(Arguments& arguments) {
   return true;
 }
 
+// Switches on what --bug asks for.
+bool plant(const Arguments& arguments) {
+  const std::string& bug = arguments.campaign.bug;
+  if (bug.empty() || arguments.tool.plant(bug)) return true;
+  complain("--bug: no bug '" + bug + "'; weightlane-sim-bugs bugs lists them");
+  return false;
+}
+
 int command_run(Arguments& arguments) {
-  if (!check(arguments)) return kBadArguments;
+  if (!check(arguments) || !plant(arguments)) return kBadArguments;
   arguments.campaign.probes = true;
   const CampaignResult result = run_campaign(arguments.campaign);
   if (!arguments.campaign.json) std::fputs(unreached(result).c_str(), stdout);
@@ -102,49 +118,11 @@ int command_probes(Arguments& arguments) {
   return result.violations == 0 ? 0 : 1;
 }
 
-int command_replay(const Arguments& arguments) {
-  const Result<TraceFile> read = read_trace(arguments.trace);
-  if (!read.ok()) return complain(read.error().message);
-  const TraceFile& trace = *read;
-  const Result<Plan> plan = plan_of(trace);
-  if (!plan.ok()) return complain(arguments.trace + ": " + plan.error().message);
-  std::vector<Deviation> overrides;
-  for (const TraceChoice& choice : trace.choices) {
-    overrides.push_back({choice.stream, choice.index, choice.n, choice.value, nullptr});
-  }
-  std::printf("%s: seed %llu, %s\n%s", arguments.trace.c_str(),
-              static_cast<unsigned long long>(trace.seed), trace.story.c_str(), story_legend());
-  // A trace without choices is of a process that died: its seed says the same.
-  Schedule::Options options;
-  options.mode = overrides.empty() ? ChoiceMode::kSeed : ChoiceMode::kReplay;
-  options.overrides = overrides;
-  Schedule schedule(*plan, options);
-  PrintedStory story(stdout);
-  schedule.tell(&story);
-  const Outcome outcome = schedule.run();
-  const bool same_build = trace.build == build_id();
-  const bool same_hash = outcome.hash == trace.hash;
-  std::printf("replayed: events=%llu hash=%016llx, the trace says hash=%016llx: %s\n",
-              static_cast<unsigned long long>(outcome.events),
-              static_cast<unsigned long long>(outcome.hash),
-              static_cast<unsigned long long>(trace.hash),
-              same_hash    ? "the same run"
-              : same_build ? "NOT the same run, though the build is the same"
-                           : "another run; the trace is of another build, which binds nothing");
-  if (outcome.violation)
-    std::printf("violation: %s: %s\n", outcome.violation->promise.c_str(),
-                outcome.violation->text.c_str());
-  if (same_build && trace.promise != "assertion") {
-    const std::string promise = outcome.violation ? outcome.violation->promise : "none";
-    return same_hash && promise == trace.promise ? 0 : 1;
-  }
-  return outcome.violation ? 1 : 0;
-}
-
 // One seed with everything written down, to look at or to keep.
 int command_record(Arguments& arguments) {
-  if (!check(arguments)) return kBadArguments;
-  const TraceFile trace = trace_of(draw_plan(arguments.campaign.scenario, arguments.seed));
+  if (!check(arguments) || !plant(arguments)) return kBadArguments;
+  TraceFile trace = trace_of(draw_plan(arguments.campaign.scenario, arguments.seed));
+  trace.bug = arguments.campaign.bug;
   const Result<Done> written = write_trace(arguments.save, trace);
   if (!written.ok()) return complain(written.error().message);
   std::printf("%s: seed %llu, %s\n", arguments.save.c_str(),
@@ -153,9 +131,13 @@ int command_record(Arguments& arguments) {
 }
 
 #ifdef WEIGHTLANE_PLANTED_BUGS
-int command_bugs(const Arguments& arguments) {
-  const Result<std::vector<BugFinding>> findings = find_bugs(arguments.bugs);
+int command_bugs(Arguments& arguments) {
+  Result<std::vector<BugFinding>> findings = find_bugs(arguments.bugs);
   if (!findings.ok()) return complain("--bug: " + findings.error().message);
+  if (arguments.bugs.shrink) {
+    const Result<Done> shrunk = shrink_findings(*findings, arguments.bugs);
+    if (!shrunk.ok()) return complain(shrunk.error().message);
+  }
   std::fputs(format_findings(*findings, arguments.bugs.json).c_str(), stdout);
   bool all = true;
   for (const BugFinding& finding : *findings) all = all && finding.found;
@@ -179,7 +161,15 @@ int command_bugs(int count, char** words) {
 void add_campaign_options(CLI::App& command, Arguments& arguments) {
   CampaignOptions& options = arguments.campaign;
   command.add_option("--seeds", options.seeds, "how many schedules")->capture_default_str();
-  command.add_option("--first", options.first, "the first seed")->capture_default_str();
+  command
+      .add_option_function<std::string>(
+          "--first",
+          [&options](const std::string& text) {
+            if (!seed_from(text, options.first))
+              throw CLI::ValidationError("--first", "'" + text + "' is no number and no hash");
+          },
+          "the first seed: a number, 0x and hexadecimal digits, or a commit's hash")
+      ->default_str(std::to_string(options.first));
   command.add_option("--jobs", options.jobs, "processes")
       ->capture_default_str()
       ->check(CLI::Range(1, 64));
@@ -191,6 +181,9 @@ void add_campaign_options(CLI::App& command, Arguments& arguments) {
 
 int run_main(int count, char** words) {
   Arguments arguments;
+#ifdef WEIGHTLANE_PLANTED_BUGS
+  arguments.tool.plant = &plant_bug;
+#endif
   CLI::App app("Weightlane's simulator: the real protocol in seeded worlds full of faults.");
   app.name("weightlane-sim");
   app.require_subcommand(1);
@@ -203,8 +196,28 @@ int run_main(int count, char** words) {
 
   CLI::App* replay =
       app.add_subcommand("replay", "run the schedule of a trace file and tell its story");
-  replay->add_option("TRACE", arguments.trace, "a trace file")->required();
+  replay->add_option("TRACE", arguments.tool.trace, "a trace file")->required();
   replay->footer("example: weightlane-sim replay traces/default-4711.trace");
+
+  CLI::App* explain =
+      app.add_subcommand("explain", "tell the story of a trace, and what its schedule is in words");
+  explain->add_option("TRACE", arguments.tool.trace, "a trace file")->required();
+  explain->add_option("--perfetto", arguments.tool.perfetto,
+                      "write the run for ui.perfetto.dev to this file too");
+  explain->footer("example: weightlane-sim explain one.trace --perfetto one.json");
+
+  CLI::App* shrink =
+      app.add_subcommand("shrink", "make a failing trace small: the same check still fires");
+  shrink->add_option("TRACE", arguments.tool.trace, "a trace file")->required();
+  shrink->add_option("--out", arguments.tool.out,
+                     "the file to write; without it TRACE with .small before .trace");
+  shrink->add_option("--budget", arguments.tool.budget_seconds, "seconds, at most")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 86400));
+  shrink->add_option("--jobs", arguments.tool.jobs, "processes")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 16));
+  shrink->footer("example: weightlane-sim shrink traces/default-4711.trace --out small.trace");
 
   CLI::App* record = app.add_subcommand("record", "write one seed's schedule down as a trace file");
   record->add_option("SEED", arguments.seed, "the seed")->required();
@@ -216,6 +229,22 @@ int run_main(int count, char** words) {
       app.add_subcommand("probes", "which rare states of the code a campaign reaches");
   add_campaign_options(*probes, arguments);
   probes->footer("example: weightlane-sim probes --seeds 5000 --jobs 2");
+
+  CLI::App* explore = app.add_subcommand(
+      "explore", "every schedule of a script that differs from FIFO in few choices");
+  explore->add_option("SCRIPT", arguments.tool.trace, "a file of tests/scenarios")->required();
+  explore->add_option("--depth", arguments.tool.depth, "choices that may differ, at most")
+      ->capture_default_str()
+      ->check(CLI::Range(0, 8));
+  explore->add_option("--jobs", arguments.tool.jobs, "processes")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 16));
+  explore->footer("example: weightlane-sim explore tests/scenarios/figure6.txt --depth 2");
+
+#ifdef WEIGHTLANE_PLANTED_BUGS
+  for (CLI::App* command : {run, record, explore})
+    command->add_option("--bug", arguments.campaign.bug, "switch this planted bug on");
+#endif
 
   CLI::App* bugs = app.add_subcommand("bugs", "how many seeds it takes to find each planted bug");
 #ifdef WEIGHTLANE_PLANTED_BUGS
@@ -229,7 +258,29 @@ int run_main(int count, char** words) {
       ->capture_default_str()
       ->check(CLI::Range(1, 64));
   bugs->add_option("--bug", arguments.bugs.only, "only this one");
+  bugs->add_flag("--shrink", arguments.bugs.shrink,
+                 "make the first failure of each small; column shrunk: choices left");
+  bugs->add_option("--budget", arguments.bugs.budget_seconds, "with --shrink: seconds for each")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 86400));
+  bugs->add_option("--traces", arguments.bugs.traces,
+                   "with --shrink: folder for the small traces, named after the bugs");
   bugs->add_flag("--json", arguments.bugs.json, "one JSON object a line");
+  CLI::App* traces = app.add_subcommand(
+      "traces", "look after a folder of traces of planted bugs: each fails with its bug only");
+  traces->add_option("FOLDER", arguments.traces.folder, "the folder")->required();
+  traces->add_flag("--refresh", arguments.traces.refresh,
+                   "make those anew that no longer fail: search seeds, shrink, keep the story");
+  traces->add_flag("--all", arguments.traces.all, "with --refresh: every one");
+  traces->add_option("--seeds", arguments.traces.seeds, "seeds to search, at most")
+      ->capture_default_str();
+  traces->add_option("--budget", arguments.traces.budget_seconds, "seconds to shrink each, at most")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 86400));
+  traces->add_option("--jobs", arguments.traces.jobs, "processes")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 16));
+  traces->footer("example: weightlane-sim-bugs traces traces --refresh");
 #else
   bugs->allow_extras();
   bugs->set_help_flag();
@@ -263,10 +314,14 @@ int run_main(int count, char** words) {
                     " --help");
   }
   if (run->parsed()) return command_run(arguments);
-  if (replay->parsed()) return command_replay(arguments);
+  if (replay->parsed()) return tool_replay(arguments.tool);
+  if (explain->parsed()) return tool_explain(arguments.tool);
+  if (shrink->parsed()) return tool_shrink(arguments.tool);
+  if (explore->parsed()) return plant(arguments) ? tool_explore(arguments.tool) : kBadArguments;
   if (record->parsed()) return command_record(arguments);
   if (probes->parsed()) return command_probes(arguments);
 #ifdef WEIGHTLANE_PLANTED_BUGS
+  if (traces->parsed()) return tend_traces(arguments.traces);
   return command_bugs(arguments);
 #else
   if (const std::optional<int> status = paper.run()) return *status;

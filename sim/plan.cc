@@ -477,6 +477,22 @@ PlanText plan_text(const Plan& plan) {
   return text;
 }
 
+bool set_plan(Plan& plan, const std::string& name, uint64_t value) {
+  bool known = false;
+  visit_plan(plan, [&](const char* field, uint64_t, auto&& set) {
+    if (name != field) return;
+    set(value);
+    known = true;
+  });
+  uint64_t fault = 0;
+  if (!known && name.rfind(kFaultPrefix, 0) == 0 && from_text(name.substr(6), fault) &&
+      fault < kFaultCount) {
+    plan.world.faults.set(static_cast<Fault>(fault), static_cast<uint32_t>(value));
+    known = true;
+  }
+  return known;
+}
+
 Result<Done> read_plan(const PlanText& text, Plan& plan) {
   plan.world.faults = FaultRates{};
   for (const auto& [name, written] : text) {
@@ -485,19 +501,7 @@ Result<Done> read_plan(const PlanText& text, Plan& plan) {
       return Error{ErrorCode::kInvalidArgument,
                    "setting " + name + ": '" + written + "' is no number"};
     }
-    bool known = false;
-    visit_plan(plan, [&](const char* field, uint64_t, auto&& set) {
-      if (name != field) return;
-      set(value);
-      known = true;
-    });
-    uint64_t fault = 0;
-    if (!known && name.rfind(kFaultPrefix, 0) == 0 && from_text(name.substr(6), fault) &&
-        fault < kFaultCount) {
-      plan.world.faults.set(static_cast<Fault>(fault), static_cast<uint32_t>(value));
-      known = true;
-    }
-    if (!known)
+    if (!set_plan(plan, name, value))
       return Error{ErrorCode::kInvalidArgument, "no setting '" + name + "' in this build"};
   }
   return Done{};

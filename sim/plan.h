@@ -119,5 +119,7 @@ PlanText plan_text(const Plan& plan);
 // Overwrites the fields that are named. kInvalidArgument: an unknown name, a value that is no
 // number.
 Result<Done> read_plan(const PlanText& text, Plan& plan);
+// One setting by its name. False: there is none of that name.
+bool set_plan(Plan& plan, const std::string& name, uint64_t value);
 
 }  // namespace weightlane::sim

@@ -56,6 +56,7 @@ void run_pool(const PoolOptions& options) {
       ChildEnd end;
       end.job = static_cast<int>(job);
       end.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+      end.status = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
       end.crashed = end.signal != 0 || WEXITSTATUS(status) != 0;
       children[job] = 0;
       --alive;
@@ -64,7 +65,8 @@ void run_pool(const PoolOptions& options) {
       ++alive;
     }
     if (reaped || alive == 0) continue;
-    const timespec nap{0, 2'000'000};
+    // Short at first: some pools have little to do.
+    const timespec nap{0, naps < 20 ? 100'000 : 2'000'000};
     nanosleep(&nap, nullptr);  // lint: wall clock
     if (++naps % 100 != 0) continue;
     if (options.on_tick) options.on_tick();

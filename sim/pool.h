@@ -44,6 +44,7 @@ struct ChildEnd {
   int job = 0;
   bool crashed = false;  // by a signal, or with a status that is not 0
   int signal = 0;        // 0: it exited
+  int status = 0;        // with this
 };
 
 struct PoolOptions {

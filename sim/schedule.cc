@@ -31,7 +31,7 @@ std::string describe_running() {
 
 Schedule::Schedule(const Plan& plan, Options options)
     : plan_(plan),
-      choices_(plan.seed, options.mode, options.overrides, options.record),
+      choices_(plan.seed, options),
       world_(plan_.world, choices_),
       checkers_(world_, plan_),
       workload_(&world_, &checkers_, &plan_),
@@ -270,6 +270,20 @@ void Schedule::look_for_leaks() {
 Outcome run_plan(const Plan& plan) {
   Schedule schedule(plan);
   return schedule.run();
+}
+
+Outcome run_plan_with(const Plan& plan, ChoiceMode mode, std::span<const Deviation> choices) {
+  Schedule schedule(plan, {.mode = mode, .overrides = choices});
+  return schedule.run();
+}
+
+std::vector<std::string> cast_of(const Plan& plan) {
+  Schedule schedule(plan);
+  schedule.workload_.start();
+  std::vector<std::string> names;
+  for (uint32_t h = 0; h < schedule.world_.host_count(); ++h)
+    names.push_back(schedule.world_.host({h}).place().name);
+  return names;
 }
 
 }  // namespace weightlane::sim

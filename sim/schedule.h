@@ -45,6 +45,7 @@ class Schedule final {
     ChoiceMode mode = ChoiceMode::kSeed;
     std::span<const Deviation> overrides;  // see ChoiceSource
     bool record = false;  // keep the choices that were not 0 and the faults, for a trace file
+    std::vector<Draw>* census = nullptr;  // see ChoiceSource
   };
   // `plan` is copied.
   explicit Schedule(const Plan& plan, Options options);
@@ -65,6 +66,7 @@ class Schedule final {
   const std::vector<std::string>& faults() const { return checkers_.faults_seen(); }
 
  private:
+  friend std::vector<std::string> cast_of(const Plan& plan);
   // Steps until `stop`, a violation, or the time; false: it was not `stop`.
   template <typename Predicate>
   bool run_for(Nanos span, Predicate stop);
@@ -81,10 +83,10 @@ class Schedule final {
 
   // The first draws are made while the world is built.
   struct Choices final : ChoiceSource {
-    Choices(uint64_t seed, ChoiceMode mode, std::span<const Deviation> overrides, bool recording)
-        : ChoiceSource(seed, mode) {
-      set_overrides(overrides);
-      set_recording(recording);
+    Choices(uint64_t seed, const Options& options) : ChoiceSource(seed, options.mode) {
+      set_overrides(options.overrides);
+      set_recording(options.record);
+      set_census(options.census);
     }
   };
 
@@ -104,5 +106,11 @@ class Schedule final {
 
 // Runs a plan once, with nobody watching.
 Outcome run_plan(const Plan& plan);
+// The same, its choices laid over the mode's.
+Outcome run_plan_with(const Plan& plan, ChoiceMode mode, std::span<const Deviation> choices);
+
+// The names of a plan's processes, by HostId, as they stand before the first step: the world
+// itself, the server, trainers, rollouts. The fresh replica of phase 2 comes after these.
+std::vector<std::string> cast_of(const Plan& plan);
 
 }  // namespace weightlane::sim

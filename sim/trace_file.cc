@@ -51,12 +51,16 @@ bool read_choice(std::istringstream& words, TraceChoice& choice) {
 // What the word of a line asks for; empty when the line was understood.
 std::string read_line(const std::string& word, const std::string& rest, TraceFile& trace) {
   std::istringstream words(rest);
-  if (word == "story") {
+  if (word == "about") {
+    trace.about.push_back(rest);
+  } else if (word == "story") {
     trace.story = rest;
   } else if (word == "build") {
     trace.build = rest;
   } else if (word == "scenario") {
     trace.scenario = rest;
+  } else if (word == "bug") {
+    trace.bug = rest;
   } else if (word == "promise") {
     trace.promise = rest;
   } else if (word == "seed") {
@@ -78,7 +82,8 @@ std::string read_line(const std::string& word, const std::string& rest, TraceFil
     if (!read_choice(words, choice)) return "choice STREAM DRAW OUTCOMES OUTCOME NAME";
     trace.choices.push_back(choice);
   } else {
-    return "one of story, build, scenario, seed, promise, hash, events, config, choice, fault";
+    return "one of about, story, build, scenario, seed, bug, promise, hash, events, config, "
+           "choice, fault";
   }
   return {};
 }
@@ -88,10 +93,12 @@ std::string read_line(const std::string& word, const std::string& rest, TraceFil
 std::string format_trace(const TraceFile& trace) {
   std::ostringstream out;
   out << kFirstLine << "\n";
+  for (const std::string& line : trace.about) out << "about    " << line << "\n";
   out << "story    " << trace.story << "\n";
   out << "build    " << trace.build << "\n";
   out << "scenario " << trace.scenario << "\n";
   out << "seed     " << trace.seed << "\n";
+  if (!trace.bug.empty()) out << "bug      " << trace.bug << "\n";
   out << "promise  " << trace.promise << "\n";
   out << "hash     " << hex(trace.hash) << "\n";
   out << "events   " << trace.events << "\n";

@@ -1,16 +1,19 @@
 // A failure as a text file: what it takes to see the same run again, and one line of story.
 //
 //     weightlane-trace 1
+//     about    the server's timer spun ...    the story for people, as many lines as it takes; may
+//     be
+//                                              missing
 //     story    P1 at 3.204 s, replica r2 shard 1: granule 17 has another publication's bytes
 //     build    3f2c...            of the binary; the hash binds that build only
 //     scenario default
 //     seed     4711
-//     promise  P1                 or "none": a run kept for its hash
-//     hash     0x8c6e...
+//     bug      skip-seal          the planted bug that it takes (weightlane-sim-bugs); may be
+//     missing promise  P1                 or "none": a run kept for its hash hash     0x8c6e...
 //     events   5120
 //     config   shards 3           one line per setting; what is missing is drawn from the seed
 //     choice   35 12 4 2 sim.data.delay      stream, draw, outcomes, outcome, name; only those not
-//     0 fault    crash host 7 at 1.502 s       for people: the choices say the same
+//     fault    crash host 7 at 1.502 s         for people: the choices say the same
 //
 // Lines start with a word and a blank; unknown words are an error, so a typing mistake is no
 // silence.
@@ -36,10 +39,12 @@ struct TraceChoice {
 };
 
 struct TraceFile {
+  std::vector<std::string> about;
   std::string story;
   std::string build;
   std::string scenario;
   uint64_t seed = 0;
+  std::string bug;  // empty: none
   std::string promise = "none";
   uint64_t hash = 0;
   uint64_t events = 0;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "sim/campaign.h"
+#include "sim/shrink.h"
 
 namespace weightlane::sim {
 namespace {
@@ -86,9 +87,10 @@ TEST(Schedule, TracesOfOldBugsKeepEveryPromise) {
     if (entry.path().extension() != ".trace") continue;
     const Result<TraceFile> trace = read_trace(entry.path());
     ASSERT_TRUE(trace.ok()) << trace.error().message;
-    const Result<Plan> plan = plan_of(*trace);
-    ASSERT_TRUE(plan.ok()) << entry.path() << ": " << plan.error().message;
-    const Outcome outcome = run_plan(*plan);
+    EXPECT_FALSE(trace->story.empty()) << entry.path();
+    const Result<Candidate> candidate = candidate_of(*trace);
+    ASSERT_TRUE(candidate.ok()) << entry.path() << ": " << candidate.error().message;
+    const Outcome outcome = run_plan_with(candidate->plan, candidate->mode, candidate->choices);
     EXPECT_FALSE(outcome.violation) << entry.path() << ": " << outcome.violation->text;
   }
 }
