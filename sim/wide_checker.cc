@@ -185,6 +185,8 @@ std::string WideChecker::check_choice(const ros::Directory& directory,
   const ros::Group& group = *assignment.reader->group;
   if (place_named(group.replica) == nullptr) return {};  // an offload, told what to take
   Place& reader = *place_named(group.replica);
+  // Announced and decided in one step: what it held before was never seen (P9).
+  if (group.adopted) return {};
   const CallNumber number = assignment.reader->number;
   const auto call = group.calls.find(number.value);
   if (call == group.calls.end() || call->second.kind != net::CallKind::kUpdate) return {};
