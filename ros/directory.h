@@ -239,6 +239,7 @@ class Directory {
   net::ResponseBody dispatch(Client& client, const net::Request& request, Nanos now);
   net::ResponseBody open(const net::Request& request, const net::OpenRequest& open, Nanos now);
   net::ResponseBody poll(Client& client, const net::PollRequest& poll);
+  void leave_earlier(Client& client, const net::GroupCallRequest& request);
   net::ResponseBody group_call(Client& client, const net::GroupCallRequest& call, Nanos now);
   net::ResponseBody release(Client& client, const net::ReleaseRequest& release, Nanos now);
   net::ResponseBody abort(Client& client, const net::AbortRequest& abort, Nanos now);

@@ -330,6 +330,12 @@ void Directory::adopt_holding(Client& client, const net::Announcement& announced
   const net::Holding& held = announced.held;
   if (held.number.value == 0) return;
   Group& group = *client.group;
+  // A transfer whose call has failed here meanwhile: the answer is on its way, and nobody may be
+  // sent to read, or be read, for it (seed 711183).
+  auto failed = group.calls.find(held.number.value);
+  if (held.receiving && failed != group.calls.end() && failed->second.decided &&
+      !failed->second.decision.ok && !WL_BUG(kFailedAdopted))
+    return;
   ContentEntry* known = find_content(group.model, held.content);
   ContentEntry& entry = known != nullptr ? *known : add_content(group, held.content);
   entry.layouts[client.shard.value] = held.layout;

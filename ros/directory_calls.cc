@@ -21,6 +21,18 @@ std::string describe(net::CallKind kind, const net::VersionSpec& version) {
 
 }  // namespace
 
+// Whoever begins to publish or receive has its memory back: what still reads an earlier publication
+// of this shard would meet the new one there, which may itself read from the reader (P7).
+void Directory::leave_earlier(Client& client, const net::GroupCallRequest& request) {
+  if (request.kind == net::CallKind::kUnpublish || WL_BUG(kEarlierRead)) return;
+  for (auto& [number, publication] : client.group->publications) {
+    if (number >= request.number.value || !publication->hidden) continue;
+    for (Assignment* reading : publication->outgoing)
+      if (reading->shard == client.shard && !reading->abandoned)
+        abandon(*reading, "its source has its memory back");
+  }
+}
+
 net::ResponseBody Directory::group_call(Client& client, const net::GroupCallRequest& request,
                                         Nanos now) {
   Group& group = *client.group;
@@ -47,6 +59,7 @@ net::ResponseBody Directory::group_call(Client& client, const net::GroupCallRequ
   }
   client.last_call = request.number;
   client.last_answered = false;
+  leave_earlier(client, request);
 
   auto found = group.calls.find(request.number.value);
   if (request.number.value <= group.poisoned_upto && found == group.calls.end()) {

@@ -83,6 +83,8 @@ enum class PlantedBug : uint8_t {
   kBegunForgotten,       // an update that has given up its old version is told "nothing newer"
   kNeverBack,            // nobody goes back to a server before the present one
   kDrainedStale,         // what another server said of its readers counts at this one
+  kEarlierRead,          // who reads an earlier publication of a shard is left to meet the new one
+  kFailedAdopted,        // a transfer is adopted though its call has failed here
   kCallWhileAnnouncing,  // a call begins while an announcement that lacks it is on its way
 };
 
