@@ -30,7 +30,7 @@ struct Registered {
   const char* description;
   Scenario scenario;
   // Settings laid over every seed's plan, for a bug that the mix as it is shows too seldom.
-  std::array<Setting, 3> rig{};
+  std::array<Setting, 4> rig{};
 };
 
 constexpr std::array kRegistry = {
@@ -45,7 +45,8 @@ constexpr std::array kRegistry = {
                Scenario::kChurn,
                {{{"world.drop_first_replies", 1},
                  {"server.lease_ns", 1'500'000'000},
-                 {"shards_per_host", kShardsMost}}}},
+                 {"shards_per_host", kShardsMost},
+                 {"servers", 1}}}},
     Registered{PlantedBug::kSkipSeal, "skip-seal",
                "data is accepted without reading the block again", Scenario::kDefault},
     Registered{PlantedBug::kIgnoreStamp, "ignore-stamp",

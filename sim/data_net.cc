@@ -48,7 +48,8 @@ Nanos DataNet::draw(HostId host, const char* name, SpanRange range) {
 
 Fault DataNet::draw_work_fault(StreamId stream) {
   const uint32_t drawn = world_.choices().weighted(stream, "read.fault", work_rates_);
-  return drawn == 0 ? Fault::kNone : work_faults_[drawn - 1];
+  // An override of another schedule may fall after heal().
+  return drawn == 0 || world_.healed() ? Fault::kNone : work_faults_[drawn - 1];
 }
 
 Nanos DataNet::latency(HostId from, HostId to) {

@@ -27,8 +27,8 @@ constexpr Plain kPlain[] = {
 // Spans of time that have no plain value: they only become round.
 constexpr const char* kRound[] = {"train_ns", "hold_ns",     "think_ns",
                                   "limit_ns", "patience_ns", "server.drain_ns"};
-constexpr const char* kShape[] = {"trainers", "rollouts", "shards", "shards_per_host",
-                                  "step_limit_k"};
+constexpr const char* kShape[] = {"trainers",        "rollouts", "shards",
+                                  "shards_per_host", "servers",  "step_limit_k"};
 
 bool listed(const char* const* begin, size_t count, const std::string& name) {
   return std::any_of(begin, begin + count, [&name](const char* known) { return name == known; });
@@ -87,11 +87,17 @@ void fewer_replicas(const Candidate& from, std::vector<Candidate>& made) {
   }
 }
 
+// And of servers, and of shards in one process.
 void fewer_shards(const Candidate& from, std::vector<Candidate>& made) {
   for (uint32_t shards = 1; shards < from.plan.shards; ++shards) {
     Plan plan = from.plan;
     plan.shards = shards;
     plan.shards_per_host = std::min(plan.shards_per_host, shards);
+    made.push_back(recast(from, plan, 0, 0));
+  }
+  if (from.plan.servers > 1) {
+    Plan plan = from.plan;
+    plan.servers = 1;
     made.push_back(recast(from, plan, 0, 0));
   }
   if (from.plan.shards_per_host == 1) return;

@@ -107,7 +107,8 @@ class World {
   // Draws a fault of the given stream; always false after heal().
   bool fault(StreamId stream, Fault fault) {
     const uint32_t rate = healed_ ? 0 : config_.faults.of(fault);
-    return choices_.chance(stream, fault_name(fault), rate);
+    const bool drawn = choices_.chance(stream, fault_name(fault), rate);
+    return drawn && !healed_;  // an override of another schedule may fall after heal()
   }
 
   // Observation. Null: nobody. Not owned.
