@@ -81,13 +81,18 @@ bool Scheduler::serve_call(Group& group, GroupCall& call) {
     directory_.observer_->on_probe(probes::kQueued);
     return false;
   }
-  if (call.kind == net::CallKind::kUpdate && !may_update(group, call)) return call.decided;
+  if (call.kind == net::CallKind::kUpdate) {
+    const Directory::Permission permission = may_update(group, call);
+    if (permission != Directory::Permission::kGo)
+      return permission == Directory::Permission::kRefused;
+  }
   begin_transfer(group, call, *entry, *source);
   return true;
 }
 
-// Before the old version goes: is it the last copy of a retained one?
-bool Scheduler::may_update(Group& group, GroupCall& call) {
+// Before the old version goes: is it the last copy of a retained one? A refusal ends the call,
+// which is then gone.
+Directory::Permission Scheduler::may_update(Group& group, GroupCall& call) {
   std::string why;
   const Directory::Permission permission = directory_.may_withdraw(group, why, now_);
   call.waits_for_offload = permission == Directory::Permission::kWait;
@@ -97,7 +102,7 @@ bool Scheduler::may_update(Group& group, GroupCall& call) {
     directory_.decide(group, call, std::move(decision));
     directory_.forget_settled(group);
   }
-  return permission == Directory::Permission::kGo;
+  return permission;
 }
 
 ContentEntry* Scheduler::serve_update(Group& group, GroupCall& call, ContentEntry* target) {

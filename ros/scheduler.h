@@ -35,7 +35,7 @@ class Scheduler {
   // A call whose transfer had begun under another server, or before a shard opened anew.
   void resume_transfer(Group& group, GroupCall& call, Publication& reader);
 
-  bool may_update(Group& group, GroupCall& call);
+  Directory::Permission may_update(Group& group, GroupCall& call);
   bool layouts_agree(Group& group, GroupCall& call, const ContentEntry& entry);
   void begin_transfer(Group& group, GroupCall& call, ContentEntry& entry, Publication& source);
   void assign(Publication& reader, ShardIndex shard, Publication& source);

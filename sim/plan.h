@@ -102,10 +102,10 @@ struct Plan {
   bool retains() const { return retain_latest != 0 || retain_exact != 0; }
   // Of the trainers, then the rollouts, then the fresh one. The first trainer is in datacenter 0.
   uint32_t datacenter_of(uint32_t replica) const {
-    if (replica == 0) return 0;
+    if (replica == 0 || replica >= 16) return 0;
     return (placement >> replica * 2 & 3) % datacenters;
   }
-  bool is_spot(uint32_t replica) const { return (spot >> replica & 1) != 0; }
+  bool is_spot(uint32_t replica) const { return replica < 32 && (spot >> replica & 1) != 0; }
   uint64_t shard_granules(uint32_t shard) const;
   uint32_t tensor_granules(uint32_t shard, uint32_t tensor) const {
     return granules[(tensor + shard) % tensors];
