@@ -195,7 +195,7 @@ class Cluster final {
     options.node = host->place().name;
     options.servers = {self->server_->address(7000)};
     options.timing = self->plan_.handle;
-    options.spot = (self->plan_.spot >> member->index & 1) != 0;
+    options.spot = self->plan_.is_spot(member->index);
     if (member->replica.front() == 't') options.retain.latest = self->plan_.retain_latest;
     if (self->plan_.offload_drop != 0) options.on_offload_failure = net::OffloadFailure::kDrop;
     SimHostMemory memory(host);
